@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from analysis.verdict import Estimate
+from analysis.estimate import Estimate
 
 Line = list[tuple[float, float]]
 
@@ -20,6 +20,7 @@ class Mark:
     Args:
         label: its full name.
         knob: its leniency as short as it can be, "AR" for the AR point.
+        change: its quality less that of AR decoding on the same prompts.
         rank: index of its number of passes among those of the chart, None for the AR point.
     """
 
@@ -30,6 +31,7 @@ class Mark:
     lossless: bool
     speed: Estimate
     quality: Estimate
+    change: Estimate
     on_joint: bool
     on_one_pass: bool
     duplicate: bool
@@ -109,6 +111,7 @@ def _mark(row: dict[Hashable, Any], ranks: dict[int, int], with_rule: bool) -> M
         lossless=bool(row["lossless"]) and not ar,
         speed=Estimate(row["speed"], row["speed_low"], row["speed_high"]),
         quality=Estimate(row["quality"], row["quality_low"], row["quality_high"]),
+        change=Estimate(row["quality_change"], row["quality_change_low"], row["quality_change_high"]),
         on_joint=row["on_joint"],
         on_one_pass=row["on_one_pass"],
         duplicate=row["duplicate"],

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.estimate import Estimate
 from analysis.formatting import change_text, interval_text
 from analysis.labels import point_labels
 from analysis.samples import Array, TaskSample
-from analysis.verdict import Estimate
 
 _RESAMPLES = 1000
 #: An acceptance length that changes by less than this, whatever the passes, is called flat.
@@ -52,7 +52,7 @@ class EffortRow:
 def effort_rows(sample: TaskSample, seed: int = 0) -> list[EffortRow]:
     """The lossless points of a task, fewest passes first; empty where it has no lossless one-pass point."""
     points = sample.points
-    chosen = np.flatnonzero(points["lossless"] & (points["decoding"] == "speculative"))
+    chosen: list[int] = np.flatnonzero(points["lossless"] & (points["decoding"] == "speculative")).tolist()
     passes = points["effort_passes"].to_numpy(dtype=np.float64, na_value=np.nan)
     order = sorted(chosen, key=lambda i: (passes[i], points["effort_block"].iloc[i]))
     if not order or passes[order[0]] != 1:
@@ -66,31 +66,33 @@ def effort_rows(sample: TaskSample, seed: int = 0) -> list[EffortRow]:
     noise = rng.normal(0.0, 1.0, length.shape) * width
     noise[0] = 0.0
     speed = sample.measure(weights, "speedup")[0] * np.exp(noise)
-    labels = point_labels(points.iloc[order])
+    labels = point_labels(points.iloc[order], leniency=False)
     return [
         _row(sample, i, _baseline(sample, order, i), label, length, speed)
         for i, label in zip(order, labels, strict=True)
     ]
 
 
-def effort_sentence(task: str, rows: list[EffortRow]) -> str:
-    """What more passes bring to this task, with numbers."""
+def effort_sentence(rows: list[EffortRow]) -> str:
+    """What more passes than one bring to a task, with numbers."""
     more = [row for row in rows if row.length_change is not None]
     if not more:
-        return f"{task}: only one pass was measured."
+        return "only one pass was measured."
     best = max(more, key=lambda row: row.speed_change.value if row.speed_change else 0.0)
     longest = max(more, key=lambda row: row.length_change.value if row.length_change else 0.0)
     grown = longest.length_change or Estimate(0.0, 0.0, 0.0)
     gain = best.speed_change or Estimate(0.0, 0.0, 0.0)
-    flat = all(abs(row.length_change.value) < FLAT for row in more if row.length_change)
-    text = f"{task}: " + ("the effort axis is flat; " if flat else "")
-    text += f"the acceptance length changes by {change_text(grown.value)} at most ({longest.label}"
-    text += f", 95 % interval {interval_text(grown)}), and "
+    if all(abs(row.length_change.value) < FLAT for row in more if row.length_change):
+        text = f"the effort axis is flat: acceptance length {change_text(grown.value)} at most"
+    else:
+        text = f"acceptance length {change_text(grown.value)} at {longest.label}"
+    text += f" (95 % interval {interval_text(grown)}); "
+    speed = f"{change_text(gain.value)} speed at {best.label} ({interval_text(gain)})."
     if best.pays == "yes":
-        return text + f"{best.label} pays: {change_text(gain.value)} speed ({interval_text(gain)})."
+        return f"{text}it pays: {speed}"
     if best.pays == "no":
-        return text + f"no further pass pays: {change_text(gain.value)} speed at best ({interval_text(gain)})."
-    return text + f"no gain in speed is measurable: {change_text(gain.value)} at best ({interval_text(gain)})."
+        return f"{text}no further pass pays: at best {speed}"
+    return f"{text}no gain in speed is measurable: at best {speed}"
 
 
 def _baseline(sample: TaskSample, order: list[int], index: int) -> int:

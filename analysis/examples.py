@@ -60,7 +60,7 @@ def task_examples(
 
 
 def mark_difference(reference: str, text: str) -> Markup:
-    """`text` escaped, <mark> around words that `reference` has not in that place, ‸ where it leaves words out."""
+    """`text` escaped, <mark> around words that `reference` has not in that place, … where it leaves words out."""
     old, new = _WORDS.findall(reference)[:_MAX_WORDS], _WORDS.findall(text)[:_MAX_WORDS]
     parts = []
     for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
@@ -68,7 +68,7 @@ def mark_difference(reference: str, text: str) -> Markup:
         if kind == "equal":
             parts.append(words)
         elif kind == "delete":
-            parts.append(Markup('<mark class="gap" title="left out: {}">‸</mark>').format("".join(old[a:b])))
+            parts.append(Markup('<mark class="gap" title="left out: {}">…</mark>').format("".join(old[a:b])))
         else:
             parts.append(Markup("<mark>{}</mark>").format(words))
     return Markup("").join(parts) + (" …" if len(_WORDS.findall(text)) > _MAX_WORDS else "")

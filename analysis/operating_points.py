@@ -30,10 +30,8 @@ def operating_points(
     if axis not in SPEED_AXES:
         raise ResultsError(f"Expected a speed axis among {', '.join(SPEED_AXES)}, got '{axis}'.")
     samples, _ = pooled_samples(cells, generations, task, axis)
-    one_pass = (samples[0].points["effort_passes"] == 1).fillna(value=False).to_numpy(dtype=bool)
-    one_pass[0] = True
     draws = draw_full(samples, axis, n_bootstrap, np.random.default_rng(seed))
-    return describe_points(samples, axis, draws, one_pass)
+    return describe_points(samples, axis, draws, one_pass_mask(samples[0].points))
 
 
 def pooled_samples(
@@ -60,6 +58,12 @@ def pooled_samples(
     return cut, pd.concat([failed_cells(cells, tasks), *excluded], ignore_index=True)
 
 
+def one_pass_mask(points: pd.DataFrame) -> NDArray[np.bool_]:
+    """The points of the one-pass frontier: those with one pass, and AR."""
+    mask: NDArray[np.bool_] = (points["effort_passes"] == 1).fillna(value=False).to_numpy(dtype=bool)
+    return mask | (points["decoding"] == "ar").to_numpy(dtype=bool)
+
+
 def describe_points(
     samples: Sequence[TaskSample], axis: str, draws: Draws, one_pass: NDArray[np.bool_]
 ) -> pd.DataFrame:
@@ -68,10 +72,12 @@ def describe_points(
     speed, quality = (np.mean([pair[i][0] for pair in full], axis=0) for i in (0, 1))
     speed_low, speed_high = np.percentile(draws.speed, [2.5, 97.5], axis=0)
     quality_low, quality_high = np.percentile(draws.quality, [2.5, 97.5], axis=0)
+    change_low, change_high = np.percentile(draws.quality - draws.quality[:, :1], [2.5, 97.5], axis=0)
     table = samples[0].points.assign(
         label=point_labels(samples[0].points),
         speed=speed, speed_low=speed_low, speed_high=speed_high,
         quality=quality, quality_low=quality_low, quality_high=quality_high,
+        quality_change=quality - quality[0], quality_change_low=change_low, quality_change_high=change_high,
     )  # fmt: skip
     joint = pareto_frontier(table, "speed", "quality").points
     single = pareto_frontier(table[one_pass], "speed", "quality").points

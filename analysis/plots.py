@@ -28,7 +28,7 @@ def frontier_png(comparisons: Sequence[Comparison], title: str) -> bytes:
     """
     first, rest = comparisons[0], comparisons[1:]
     figure = Figure(figsize=(10, 6.2 + (3.4 if rest else 0)), dpi=160, layout="constrained")
-    figure.suptitle(title, x=0.012, ha="left", fontsize=12.5, color=_INK, fontweight="bold")
+    figure.suptitle(title, x=0.012, ha="left", fontsize=11.5, color=_INK, fontweight="bold")
     if rest:
         grid = figure.add_gridspec(2, len(rest), height_ratios=[6.0, 3.4])
         _draw(figure.add_subplot(grid[0, :]), first, large=True)
@@ -48,7 +48,7 @@ def _draw(axes: Axes, comparison: Comparison, large: bool) -> None:
     single = staircase([mark for mark in drawn if mark.on_one_pass], box)
     axes.plot(*zip(*joint, strict=True), color=_JOINT, lw=3.2 if large else 2.4, zorder=2)
     axes.plot(*zip(*single, strict=True), color=_INK, lw=1.2, ls=(0, (4, 3)), zorder=3)
-    for mark in drawn:
+    for mark in sorted(drawn, key=lambda mark: mark.in_focus):
         _draw_mark(axes, mark, size=62 if large else 26, font=9 if large else 6.5)
     axes.set(xlim=(box.left, box.right), ylim=(box.bottom, box.top))
     name = "Mean over tasks" if comparison.task is None else comparison.task
@@ -56,7 +56,15 @@ def _draw(axes: Axes, comparison: Comparison, large: bool) -> None:
     _style(axes, comparison.axis, is_share(mark.quality.value for mark in drawn), large)
     if large:
         handles = _legend(pass_ranks(comparison.points))
-        axes.legend(handles=handles, frameon=False, fontsize=9, loc="lower left")
+        axes.legend(
+            handles=handles,
+            frameon=False,
+            fontsize=9,
+            loc="lower left",
+            alignment="left",
+            title="numbers: leniency",
+            title_fontsize=9,
+        )
 
 
 def _draw_mark(axes: Axes, mark: Mark, size: float, font: float) -> None:
@@ -96,7 +104,7 @@ def _style(axes: Axes, axis: str, share: bool, large: bool) -> None:
 def _legend(ranks: Mapping[int, int]) -> list[Line2D]:
     passes = [
         Line2D([], [], ls="none", marker=_MARKERS[rank % len(_MARKERS)], color=COLOURS[rank % len(COLOURS)], ms=7,
-               label=f"{count} pass{'' if count == 1 else 'es'} (the number is the leniency)")
+               label=f"{count} pass{'' if count == 1 else 'es'}")
         for count, rank in ranks.items()
     ]  # fmt: skip
     return [

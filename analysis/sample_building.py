@@ -98,6 +98,9 @@ def _sums(rows: pd.DataFrame, num_points: int, prompts: list[str]) -> dict[str, 
     for name in _SUMS:
         np.add.at(sums[name], place, columns[name][drafted])
     _fill_ar_point(sums, columns, rows, drafted, prompt)
+    # A prompt counts once in the quality, however often it was scored.
+    sums["score"] /= np.maximum(sums["scored"], 1)
+    sums["scored"] = np.minimum(sums["scored"], 1)
     return sums
 
 

@@ -29,7 +29,7 @@ def time_rows(sample: TaskSample) -> list[TimeRow]:
     total, draft, verify = (
         1000 * sample.ratio(name, "tokens", full)[0] for name in ("seconds", "draft_seconds", "verify_seconds")
     )
-    labels = point_labels(sample.points)
+    labels = point_labels(sample.points, leniency=False)
     rows = [TimeRow(labels[0], 0.0, float(total[0]), 0.0)]
     for i in np.flatnonzero(sample.points["lossless"].to_numpy(dtype=bool)):
         if i > 0 and np.isfinite(total[i]) and verify[i] > 0:

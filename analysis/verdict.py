@@ -2,18 +2,13 @@
 
 from typing import Literal, NamedTuple
 
+from analysis.estimate import Estimate
+from analysis.formatting import change_text, interval_text
+
 #: A gain below this share of the one-pass hypervolume is no practical difference.
 MIN_GAIN = 0.01
 
 Outcome = Literal["wins", "no difference", "loses", "undecided", "not compared"]
-
-
-class Estimate(NamedTuple):
-    """A value and its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Verdict(NamedTuple):
@@ -35,10 +30,10 @@ def decide(gain: Estimate, joint: float, one_pass: float, has_more_passes: bool,
     outcome = _outcome(gain)
     runs = f"{prompts} prompts, {repeats} repeat{'s' if repeats != 1 else ''}"
     numbers = (
-        f"held-out hypervolume {joint:.3f} against {one_pass:.3f} for one pass, {gain.value:+.1%} "
-        f"(95 % interval {gain.low:+.1%} to {gain.high:+.1%}; {runs})"
+        f"held-out hypervolume {joint:.3f} against {one_pass:.3f} for one pass, {change_text(gain.value)} "
+        f"(95 % interval {interval_text(gain)}; {runs})"
     )
-    return Verdict(outcome, _SENTENCES[outcome].format(numbers=numbers, high=gain.high, low=gain.low))
+    return Verdict(outcome, _SENTENCES[outcome].format(numbers=numbers, most=change_text(gain.high).removeprefix("+")))
 
 
 def _outcome(gain: Estimate) -> Outcome:
@@ -55,6 +50,6 @@ _SENTENCES: dict[Outcome, str] = {
     "wins": "Joint variation wins: {numbers}.",
     "loses": "One pass wins: the extra choices do not hold up on prompts they were not chosen on; {numbers}.",
     "no difference": "Joint variation makes no measurable difference: {numbers}.",
-    "undecided": "Joint variation makes no measurable difference here: {numbers}; gains up to {high:.1%} are "
-    "not excluded, so more prompts or repeats would tell.",
+    "undecided": "Joint variation makes no measurable difference here: {numbers}; a gain of up to {most} "
+    "is not excluded, so more prompts or repeats would tell.",
 }

@@ -4,10 +4,11 @@ A cell's generations are written first, its `cells/` file last: that file is the
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,6 +24,7 @@ from analysis.schema import (
 )
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_INTEGER_LISTS = (pa.list_(pa.int32()), pa.list_(pa.int64()))
 _EFFORT = ("effort_block", "effort_passes", "effort_reveal", "leniency_rule")
 
 
@@ -64,14 +66,25 @@ def _to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, what: str) -
 
 def _column(rows: Sequence[Mapping[str, Any]], field: pa.Field, what: str) -> pa.Array:
     values = [row.get(field.name) for row in rows]
-    if pa.types.is_integer(field.type) and any(isinstance(value, bool) for value in values):
-        raise ResultsError(f"Expected {field.type} in {what} column '{field.name}', got a bool: convert it.")
     try:
+        if pa.types.is_integer(field.type) or field.type in _INTEGER_LISTS:
+            _refuse_fractions(values)
         return pa.array(values, type=field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ResultsError(
             f"Expected {field.type} in {what} column '{field.name}', got {_shown(values)}: convert it ({error})."
         ) from error
+
+
+def _refuse_fractions(values: Iterable[Any]) -> None:
+    """Arrow would cut 0.5 to 0 and take True for 1."""
+    for value in values:
+        if isinstance(value, (list, tuple, np.ndarray)):
+            _refuse_fractions(value)
+        elif isinstance(value, (bool, np.bool_)):
+            raise TypeError("a bool is not a number")
+        elif isinstance(value, (float, np.floating)) and not float(value).is_integer():
+            raise ValueError(f"{value} is not a whole number")
 
 
 def _shown(values: Sequence[Any]) -> str:

@@ -195,7 +195,7 @@ class RayPair:
 
 def _place(resources: PairResources, wait_s: float) -> PlacementGroup:
     """A ready placement group for the pair, or :class:`PlacementError`."""
-    group = placement_group(resources.bundles(), strategy="PACK")
+    group: PlacementGroup = placement_group(resources.bundles(), strategy="PACK")
     if not group.wait(wait_s):
         remove_placement_group(group)
         have = {k: v for k, v in ray.cluster_resources().items() if k in ("CPU", "GPU")}

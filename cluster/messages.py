@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from cluster.decoding import LOSSLESS, Effort, Leniency, RequestStats, Sampling, StopRules
+from cluster.decoding import GREEDY, LOSSLESS, Effort, Leniency, RequestStats, Sampling, StopRules
 from cluster.decoding.stopping import FinishReason
 
 
@@ -28,7 +28,7 @@ class Request:
     id: str
     prompt: tuple[int, ...]
     stop: StopRules
-    sampling: Sampling = Sampling()
+    sampling: Sampling = GREEDY
     effort: Effort | None = None
     leniency: Leniency = LOSSLESS
 
@@ -109,7 +109,10 @@ class DraftPort(Protocol):
 
 @dataclass
 class EngineTimes:
-    """Seconds an engine spent since its start: prefill, draft (waiting for the drafter included), verify, all."""
+    """Seconds an engine spent since its start: prefill, drafting, verifier forwards, all.
+
+    What is left, ``other_s``, is transport to the drafter, acceptance and bookkeeping.
+    """
 
     prefill_s: float = 0.0
     draft_s: float = 0.0

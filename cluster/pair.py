@@ -19,7 +19,16 @@ from cluster.messages import Completion, EngineTimes, Request
 from cluster.models.demo import DRAFTER_DIR
 from cluster.models.dflash import DFlashConfig, load_dflash, read_config
 from cluster.models.drafter import BlockDrafter
-from cluster.models.loading import DTYPES, ModelError, ModelSpec, load_causal_lm, load_embeddings, load_tokenizer
+from cluster.models.loading import (
+    DEMO,
+    DTYPES,
+    ModelError,
+    ModelSpec,
+    load_causal_lm,
+    load_embeddings,
+    load_tokenizer,
+    model_directory,
+)
 from cluster.models.verifier import Verifier
 
 
@@ -34,8 +43,8 @@ class PairSpec:
         threads: torch threads of each model's process on the CPU; as many as the CPUs it is given, never more.
     """
 
-    verifier: ModelSpec = ModelSpec()
-    drafter: ModelSpec | None = ModelSpec()
+    verifier: ModelSpec = DEMO
+    drafter: ModelSpec | None = DEMO
     max_rows: int = 8
     threads: int = 1
 
@@ -57,21 +66,8 @@ class Pair(Protocol):
 
 
 def drafter_directory(spec: ModelSpec) -> Path:
-    """The checkpoint directory of a drafter; downloads it when ``spec.name`` is a hub id.
-
-    Raises:
-        ModelError: it is neither a directory here nor available from the hub.
-    """
-    if spec.name == "demo":
-        return DRAFTER_DIR
-    if Path(spec.name).is_dir():
-        return Path(spec.name)
-    try:
-        from huggingface_hub import snapshot_download
-
-        return Path(snapshot_download(spec.name, revision=spec.revision))
-    except Exception as error:
-        raise ModelError(f"Expected a drafter directory or hub id, got {spec.name!r}: {error}") from error
+    """The checkpoint directory of a drafter; see :func:`cluster.models.loading.model_directory`."""
+    return model_directory(spec, demo=DRAFTER_DIR)
 
 
 def check_fits(config: DFlashConfig, verifier_config: Any, where: str) -> None:
@@ -137,6 +133,11 @@ class LocalPair:
     def generate(self, requests: Iterable[Request]) -> list[Completion]:
         """See :class:`Pair`."""
         return in_order(requests := list(requests), self.engine.generate(requests))
+
+    @property
+    def max_block(self) -> int:
+        """The largest block the drafter takes, 0 without one."""
+        return self.engine.drafter.max_block if self.engine.drafter else 0
 
     def times(self) -> EngineTimes:
         """See :class:`Pair`."""

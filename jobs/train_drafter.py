@@ -117,9 +117,9 @@ class Trainer:
         """Linear warm-up, then a cosine to zero, over the share of the time budget that is spent."""
         done = min(1.0, self.spent_s / self.budget_s)
         if done < self.recipe.warmup_share:
-            return self.recipe.learning_rate * max(0.02, done / self.recipe.warmup_share)
+            return float(self.recipe.learning_rate * max(0.02, done / self.recipe.warmup_share))
         progress = (done - self.recipe.warmup_share) / (1.0 - self.recipe.warmup_share)
-        return self.recipe.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
+        return float(self.recipe.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress)))
 
     def _next_sequence(self) -> TrainingSequence:
         if not self.pending:
@@ -150,7 +150,7 @@ class Trainer:
             group["lr"] = self._rate()
         for _ in range(self.recipe.sequences_per_step):
             loss, blocks = self._sequence_loss(self._next_sequence())
-            (loss / self.recipe.sequences_per_step).backward()  # type: ignore[no-untyped-call]
+            (loss / self.recipe.sequences_per_step).backward()
             total, count = total + float(loss), count + blocks
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -186,7 +186,7 @@ def run_training(trainer: Trainer, save_every_s: float, evaluate_every_s: float)
         loss, count = trainer.train_step()
         loss_average = loss if loss_average == 0.0 else 0.98 * loss_average + 0.02 * loss
         blocks += count
-        bar.n = min(round(trainer.spent_s), bar.total)
+        bar.n = min(round(trainer.spent_s), round(trainer.budget_s))
         bar.set_postfix(step=trainer.step, loss=f"{loss_average:.3f}")
         if trainer.spent_s - evaluated >= evaluate_every_s or trainer.spent_s >= trainer.budget_s:
             evaluated = trainer.spent_s

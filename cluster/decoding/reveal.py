@@ -11,7 +11,7 @@ from cluster.decoding.effort import Effort
 
 
 def quota(masked: int, passes: int, done: int) -> int:
-    """Positions that pass number ``done`` (from 0) of ``passes`` reveals out of ``masked``: equal shares, the first ones larger."""
+    """Positions that pass ``done`` (from 0) of ``passes`` reveals out of ``masked``: equal shares, early ones larger."""
     return masked // passes + (1 if done < masked % passes else 0)
 
 

@@ -42,6 +42,9 @@ class Sampling:
         return self.temperature == 0.0
 
 
+GREEDY = Sampling()
+
+
 def process_logits(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     """Scores whose softmax is each row's processed next-token law.
 

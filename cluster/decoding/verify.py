@@ -14,10 +14,6 @@ from cluster.decoding.sampling import Sampling, add_noise, process_logits
 _TINY = torch.finfo(torch.float32).tiny
 
 
-class NotFiniteError(RuntimeError):
-    """The verifier's logits of a row hold no finite value, so no token can be drawn from them."""
-
-
 @dataclass(frozen=True)
 class Verdict:
     """What a verification forward decided, for B rows and blocks of up to K drafted tokens.
@@ -29,7 +25,8 @@ class Verdict:
             sample, ``inf`` if it lies outside the verifier's truncated law or beyond the row's draft length.
         regret: ``[B, K + 1]`` float32, max log p − log p(emitted) at each committed position, 0 beyond.
         nll: ``[B, K + 1]`` float32, −log p(emitted) under the processed law, 0 beyond.
-        failed: ``[B]`` bool, rows whose logits are NaN or all −inf: nothing of them may be committed.
+        failed: ``[B]`` bool, rows whose logits are NaN or all −inf at a position to be committed: nothing of them may
+            be. What follows a rejected token is not judged: it depends on the draft and the padding, not on the row.
     """
 
     accepted: Tensor
@@ -75,10 +72,10 @@ def verify_block(
         anchor_positions: ``[B]`` int64, the anchor's absolute position; slot j decides position anchor + 1 + j.
         samplings, leniencies: one per row.
     """
-    batch, width, vocabulary = logits.shape
+    _, width, vocabulary = logits.shape
     slots = torch.arange(width, device=logits.device)
     scores = process_logits(logits, samplings)
-    failed = ~torch.isfinite(scores.amax(dim=-1)).all(dim=-1) | torch.isnan(scores).any(dim=-1).any(dim=-1)
+    top = scores.amax(dim=-1)  # [B, K+1]; NaN wherever one of the scores is
     token_ids = torch.arange(vocabulary, device=logits.device)
     perturbed = add_noise(scores, samplings, anchor_positions[:, None] + 1 + slots, token_ids)  # [B, K+1, V]
     own = perturbed.argmax(dim=-1)  # [B, K+1]
@@ -92,9 +89,9 @@ def verify_block(
         accepted=accepted,
         own=own,
         required_margin=margins,
-        regret=(scores.amax(dim=-1) - emitted_score).masked_fill(beyond, 0.0),
+        regret=(top - emitted_score).masked_fill(beyond, 0.0),
         nll=(scores.logsumexp(dim=-1) - emitted_score).masked_fill(beyond, 0.0),
-        failed=failed,
+        failed=(~torch.isfinite(top) & ~beyond).any(dim=-1),
     )
 
 

@@ -49,7 +49,7 @@ def grouped_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
 
 
 def _transformers_attention(
-    module: nn.Module,
+    _module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -68,7 +69,7 @@ def _convert(gguf: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".converting-", dir=target.parent))
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             str(gguf.parent),
             gguf_file=gguf.name,
             dtype=torch.bfloat16,

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -217,6 +216,10 @@ class DFlashModel(nn.Module):
         size = config.draft_vocab_size
         self.register_buffer("d2t", None if size is None else torch.zeros(size, dtype=torch.int64))
 
+    def blocks(self) -> Iterator[DFlashLayer]:
+        """The layers, in order."""
+        return (layer for layer in self.layers if isinstance(layer, DFlashLayer))
+
     def token_ids(self) -> Tensor:
         """``[V_d]`` int64, the verifier id of each column of the draft logits."""
         if self.d2t is None:
@@ -230,7 +233,7 @@ class DFlashModel(nn.Module):
     def context(self, features: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Every layer's keys and values ``[B, G, T, D]`` from verifier features ``[B, T, F]`` at ``[B, T]``."""
         hidden, angles = self.hidden_norm(self.fc(features)), self.angles(positions)
-        return [layer.self_attn.key_value(hidden, angles) for layer in self.layers]
+        return [layer.self_attn.key_value(hidden, angles) for layer in self.blocks()]
 
     def forward(self, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Run blocks ``[B, T, hidden]`` at positions ``[B, T]``; returns normed hidden states ``[B, T, hidden]``."""
@@ -294,6 +297,6 @@ def save_dflash(model: DFlashModel, directory: Path, dtype: torch.dtype = torch.
         save_file(state, scratch / "model.safetensors", metadata={"format": "pt"})
         (scratch / "config.json").write_text(json.dumps(model.config.to_json(), indent=2) + "\n")
         for name in ("model.safetensors", "config.json"):
-            os.replace(scratch / name, directory / name)
+            (scratch / name).replace(directory / name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,27 @@ class ModelSpec:
             raise ValueError(f"Expected dtype to be one of {', '.join(DTYPES)}, got {self.dtype!r}")
 
 
-def verifier_path(spec: ModelSpec) -> str:
-    """What to hand to `transformers`: a directory or a hub id."""
-    return str(demo_verifier_dir()) if spec.name == "demo" else spec.name
+DEMO = ModelSpec()
+
+
+def model_directory(spec: ModelSpec, demo: Path | None = None) -> Path:
+    """The directory of a model's files; downloads them when ``spec.name`` is a hub id.
+
+    Args:
+        spec: the model.
+        demo: what the name ``demo`` stands for; None is the demo verifier.
+
+    Raises:
+        ModelError: neither a directory here nor available from the hub.
+    """
+    if spec.name == "demo":
+        return demo or demo_verifier_dir()
+    if Path(spec.name).is_dir():
+        return Path(spec.name)
+    try:
+        return Path(snapshot_download(spec.name, revision=spec.revision))
+    except Exception as error:
+        raise ModelError(_unreadable("model", spec.name, error)) from error
 
 
 def load_causal_lm(spec: ModelSpec) -> Any:
@@ -55,8 +74,8 @@ def load_causal_lm(spec: ModelSpec) -> Any:
         ModelError: the weights are missing or unreadable.
     """
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            verifier_path(spec), revision=spec.revision, dtype=DTYPES[spec.dtype], attn_implementation=register()
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            model_directory(spec), dtype=DTYPES[spec.dtype], attn_implementation=register()
         )
     except Exception as error:
         raise ModelError(_unreadable("verifier", spec.name, error)) from error
@@ -66,7 +85,7 @@ def load_causal_lm(spec: ModelSpec) -> Any:
 def load_tokenizer(spec: ModelSpec) -> Any:
     """The tokenizer of ``spec``; raises :class:`ModelError` if it cannot be read."""
     try:
-        return AutoTokenizer.from_pretrained(verifier_path(spec), revision=spec.revision)
+        return AutoTokenizer.from_pretrained(model_directory(spec))
     except Exception as error:
         raise ModelError(_unreadable("tokenizer", spec.name, error)) from error
 
@@ -78,10 +97,8 @@ def load_embeddings(spec: ModelSpec) -> tuple[Any, Tensor, Tensor]:
         ModelError: the weights are missing or unreadable, or hold no such tensors.
     """
     try:
-        config = AutoConfig.from_pretrained(verifier_path(spec), revision=spec.revision)
-        directory = Path(verifier_path(spec))
-        if not directory.is_dir():
-            directory = Path(snapshot_download(spec.name, revision=spec.revision, allow_patterns=["*.safetensors*"]))
+        directory = model_directory(spec)
+        config = AutoConfig.from_pretrained(directory)
         found: dict[str, Tensor] = {}
         for file in sorted(directory.glob("*.safetensors")):
             with safe_open(file, framework="pt", device=spec.device) as tensors:
@@ -92,6 +109,22 @@ def load_embeddings(spec: ModelSpec) -> tuple[Any, Tensor, Tensor]:
     except Exception as error:
         raise ModelError(_unreadable("verifier", spec.name, error)) from error
     return config, embedding, found.get("lm_head", embedding)
+
+
+def fingerprint(directory: Path) -> str:
+    """A short hash of a model's configuration and weights (12 hex digits).
+
+    Weight files count with their size and sixteen evenly spaced MiB, so that a model of any size takes a moment.
+    """
+    digest = hashlib.sha256((directory / "config.json").read_bytes())
+    for file in sorted(directory.glob("*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name}:{size}".encode())
+        with file.open("rb") as data:
+            for part in range(16):
+                data.seek(max(0, size - 2**20) * part // 15)
+                digest.update(data.read(2**20))
+    return digest.hexdigest()[:12]
 
 
 def _unreadable(kind: str, name: str, error: Exception) -> str:

@@ -48,7 +48,7 @@ def _heads_of(path: Path) -> Iterator[tuple[str, str]]:
             tree = ast.parse(source)
     except (SyntaxError, UnicodeDecodeError):  # a few library files are broken on purpose
         return
-    lines = source.splitlines()
+    lines = source.split("\n")  # as ast counts them; splitlines() also breaks at form feeds
     for prefix, function in _functions(tree):
         if len(ast.get_docstring(function) or "") >= MIN_DOC_CHARS and not function.name.startswith("__"):
             head = _head(lines, function)

@@ -86,10 +86,12 @@ def block_hidden(model: DFlashModel, embedded: Tensor, anchors: Tensor, features
         far_weights = weights[..., :length].transpose(0, 1).flatten(1, 2)  # [G, N*R*T, S]
         out = (far_weights @ context_value[0]).view(groups, count, -1, dim).transpose(0, 1)
         out = out + weights[..., length:] @ value
-        return out.reshape(count, heads, width, dim).transpose(1, 2)
+        attended: Tensor = out.reshape(count, heads, width, dim).transpose(1, 2)
+        return attended
 
     positions = anchors[:, None] + torch.arange(embedded.shape[1], device=device)
-    return model(embedded, positions, attend)
+    hidden: Tensor = model(embedded, positions, attend)
+    return hidden
 
 
 def block_loss(
@@ -102,7 +104,7 @@ def block_loss(
         blocks: the blocks.
         teacher: ``[S, V_d]`` log-probabilities, the verifier's law of the *next* token at each position.
         draft_index: ``[V]`` int64, a token's column in the draft vocabulary, −1 outside.
-        decay: γ; slot k weighs exp(−(k − 1) / γ) (arXiv 2602.06036).
+        decay: slot k weighs exp(−(k − 1) / decay) (arXiv 2602.06036).
         teacher_share: weight of the verifier's law in the target; the rest is on the verifier's token.
 
     Returns:

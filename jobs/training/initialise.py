@@ -55,7 +55,7 @@ def from_verifier(config: DFlashConfig, verifier: Verifier, token_ids: Tensor, s
     sizes = _head_sizes(verifier, sources, sample, config.head_dim)
     model = DFlashModel(config)
     model.d2t = (token_ids - torch.arange(len(token_ids))).to(model.fc.weight.device)
-    for layer, source, (query_size, key_size) in zip(model.layers, sources, sizes, strict=True):
+    for layer, source, (query_size, key_size) in zip(model.blocks(), sources, sizes, strict=True):
         fold = source.input_layernorm.weight.float()
         for name in ("q_proj", "k_proj", "v_proj"):
             getattr(layer.self_attn, name).weight.copy_(getattr(source.self_attn, name).weight.float() * fold)
@@ -76,7 +76,7 @@ def _head_sizes(verifier: Verifier, sources: list[Any], sample: Tensor, head_dim
     measured: dict[nn.Module, float] = {}
 
     def hook(module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        heads = output.float().unflatten(-1, (-1, head_dim))
+        heads = output.float().view(*output.shape[:-1], -1, head_dim)
         measured[module] = float(heads.pow(2).mean(dim=-1).sqrt().mean())
 
     modules = [m for s in sources for m in (s.self_attn.q_proj, s.self_attn.k_proj)]

@@ -11,7 +11,7 @@ import numpy as np
 from analysis import summarize_generations, write_cell
 
 BLOCK = 7
-MARGINS = (0.0, 1.0, 2.0, 4.0, 8.0)
+MARGINS = (0.0, 2.0, 8.0)
 
 
 @dataclass
@@ -87,14 +87,14 @@ class World:
         length = float(np.clip(length, 1.05, BLOCK + 1))
         rounds = max(1, round(tokens / length))
         accepted = [int(a) for a in np.clip(rng.poisson(length - 1, rounds), 0, BLOCK)]
-        verify = rounds * 0.085 * run
+        verify = (0.3 + rounds * 0.085) * run
         draft = rounds * 0.085 * self.pass_cost * passes * run
         latency = (verify + draft + 0.002 * rounds) * float(np.exp(rng.normal(0, 0.02)))
         return {
             "num_spec_rounds": rounds, "num_draft_tokens": rounds * BLOCK,
             "num_accepted_draft_tokens": sum(accepted), "accepted_per_round": accepted,
             "required_margins": [[0.0, float("inf")]] * rounds, "draft_forwards": rounds * passes,
-            "verifier_forwards": rounds, "latency_s": latency, "ttft_s": 0.1, "draft_time_s": draft,
+            "verifier_forwards": rounds + 1, "latency_s": latency, "ttft_s": 0.1, "draft_time_s": draft,
             "verify_time_s": verify, "text": f"answer {i} at margin {margin:g}" if margin > 2 else f"answer {i}",
         }  # fmt: skip
 
