@@ -151,7 +151,7 @@ class Trainer:
         for _ in range(self.recipe.sequences_per_step):
             loss, blocks = self._sequence_loss(self._next_sequence())
             (loss / self.recipe.sequences_per_step).backward()
-            total, count = total + float(loss), count + blocks
+            total, count = total + float(loss.detach()), count + blocks
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -297,6 +297,7 @@ def save_dflash(model: DFlashModel, directory: Path, dtype: torch.dtype = torch.
         save_file(state, scratch / "model.safetensors", metadata={"format": "pt"})
         (scratch / "config.json").write_text(json.dumps(model.config.to_json(), indent=2) + "\n")
         for name in ("model.safetensors", "config.json"):
+            (scratch / name).chmod(0o644)
             (scratch / name).replace(directory / name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -38,12 +38,13 @@ def compare(frames: Frames, task: str | None = None, axis: str = "speedup") -> C
 
 
 class TestTruth:
-    @pytest.mark.parametrize("seed", range(4))
     @pytest.mark.parametrize("repeats", [1, 3])
-    def test_no_effect_is_never_a_win(self, measure: Measure, seed: int, repeats: int) -> None:
-        result = compare(measure(World(run_noise=0.03, repeats=repeats, seed=seed)))
-        assert result.verdict.outcome in ("no difference", "undecided")
-        assert "no measurable difference" in result.verdict.sentence
+    def test_no_effect_is_not_a_win(self, measure: Measure, repeats: int) -> None:
+        """Over worlds where passes change nothing: no win (95 % intervals allow one in forty), and no bias."""
+        results = [compare(measure(World(run_noise=0.03, repeats=repeats, seed=seed))) for seed in range(10, 14)]
+        assert {result.verdict.outcome for result in results} <= {"no difference", "undecided"}
+        assert all("no measurable difference" in result.verdict.sentence for result in results)
+        assert abs(np.mean([result.gain.value for result in results])) < 0.015
 
     def test_in_sample_such_data_would_have_won(self, measure: Measure) -> None:
         """Why the verdict is held out: the same data, compared on itself, shows a gain."""

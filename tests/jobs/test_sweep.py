@@ -1,0 +1,82 @@
+"""The sweep on Ray Tune, with the real demo pair on a few prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import analysis
+from jobs.sweep import main
+
+pytestmark = pytest.mark.slow
+
+
+def write_experiment(path: Path, **changes: Any) -> Path:
+    raw: dict[str, Any] = {
+        "name": "tiny",
+        "tasks": [{"name": "key_value", "items": 2}],
+        "effort": [{"passes": [2]}],
+        "leniency": [{"value": [0]}],
+        "ar_reference_items": 1,
+        "resources": {"transport": "ray", "draft_cpus": 0.5, "verify_cpus": 0.5},
+    }
+    path.write_text(yaml.safe_dump(raw | changes))
+    return path
+
+
+@pytest.mark.usefixtures("ray_cluster")
+class TestSweep:
+    def test_runs_the_grid_and_resumes_what_is_missing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file, results = write_experiment(tmp_path / "e.yaml"), tmp_path / "results"
+        assert main([str(file), "--results", str(results)]) == 0
+        cells, generations = analysis.load_cells(results), analysis.load_generations(results)
+        assert sorted(cells["decoding"]) == ["ar", "speculative"]
+        assert cells["status"].tolist() == ["ok", "ok"]
+        tokens = {d: g["token_ids"].map(list).tolist() for d, g in _by_decoding(cells, generations)}
+        assert tokens["ar"] == tokens["speculative"]  # short greedy answers; margin 0 is lossless
+        assert not (results / ".tune").exists()
+
+        assert main([str(file), "--results", str(results)]) == 2
+        assert "--resume" in capsys.readouterr().err
+
+        victim = sorted((results / "cells").glob("*.parquet"))[0]
+        victim.write_bytes(victim.read_bytes()[:100])  # as a kill in the middle of a write would leave it
+        with pytest.warns(analysis.ResultsWarning, match="Set aside"):
+            assert main([str(file), "--results", str(results), "--resume"]) == 0
+        assert "2 cells, 1 to run" in capsys.readouterr().err
+        assert len(analysis.load_cells(results)) == 2
+
+        other = write_experiment(tmp_path / "o.yaml", name="other")
+        assert main([str(other), "--results", str(results), "--resume"]) == 2
+        assert "Expected" in capsys.readouterr().err
+
+    def test_a_trial_that_can_never_be_placed_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        wide = {"transport": "ray", "draft_cpus": 64, "verify_cpus": 1}
+        file = write_experiment(tmp_path / "e.yaml", resources=wide)
+        assert main([str(file), "--results", str(tmp_path / "results")]) == 2
+        message = capsys.readouterr().err
+        assert "64" in message
+        assert "resources" in message
+
+
+def _by_decoding(cells: Any, generations: Any) -> list[tuple[str, Any]]:
+    return [
+        (row["decoding"], generations[generations["cell_id"] == row["cell_id"]].sort_values("prompt_index"))
+        for _, row in cells.iterrows()
+    ]
+
+
+@pytest.mark.parametrize("text", ["name: [", "- a", "name: x\nbogus: 1\n"])
+def test_a_bad_file_is_one_clear_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    file = tmp_path / "e.yaml"
+    file.write_text(text)
+    assert main([str(file), "--results", str(tmp_path / "results")]) == 2
+    assert capsys.readouterr().err.startswith("error: Expected")
+    assert not (tmp_path / "results").exists()
