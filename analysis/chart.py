@@ -119,5 +119,5 @@ def _mark(row: dict[Hashable, Any], ranks: dict[int, int], with_rule: bool) -> M
 
 
 def _knob(rule: str, value: float, with_rule: bool) -> str:
-    number = "" if math.isnan(value) else f"{value:g}"
+    number = "" if math.isnan(value) else f"{value:.3g}"
     return f"{rule} {number}".strip() if with_rule or not number else number

@@ -19,16 +19,18 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 _INK, _MUTED, _GRID, _JOINT = "#1b1f24", "#59636e", "#e6e8eb", "#8fa3b8"
 
 
-def frontier_png(comparisons: Sequence[Comparison], title: str) -> bytes:
+def frontier_png(comparisons: Sequence[Comparison], title: str, caption: str) -> bytes:
     """The first comparison large, the others (one per task) in a row below it; PNG bytes.
 
     Args:
         comparisons: of one condition, as many as should be shown; at least one.
         title: above the picture; long lines are wrapped by the caller.
+        caption: below it, small: the conditions.
     """
     first, rest = comparisons[0], comparisons[1:]
     figure = Figure(figsize=(10, 6.2 + (3.4 if rest else 0)), dpi=160, layout="constrained")
     figure.suptitle(title, x=0.012, ha="left", fontsize=11.5, color=_INK, fontweight="bold")
+    figure.supxlabel(caption, x=0.012, ha="left", fontsize=8.5, color=_MUTED)
     if rest:
         grid = figure.add_gridspec(2, len(rest), height_ratios=[6.0, 3.4])
         _draw(figure.add_subplot(grid[0, :]), first, large=True)

@@ -45,7 +45,7 @@ def write_report(results_dir: Path, out_dir: Path, n_bootstrap: int = 1000) -> l
     write_atomic(out_dir / "report.html", page.encode())
     first = sections[0]
     title = "\n".join(textwrap.wrap(first.headline.verdict.sentence, 92))
-    write_atomic(out_dir / "frontier.png", frontier_png(first.comparisons, title))
+    write_atomic(out_dir / "frontier.png", frontier_png(first.comparisons, title, first.caption))
     return sections
 
 

@@ -56,6 +56,12 @@ class Section:
         """The comparison the verdict is about."""
         return self.comparisons[0]
 
+    @property
+    def caption(self) -> str:
+        """The main conditions in one line."""
+        shown = ("verifier", "drafter", "device", "arithmetic", "batch size", "temperature")
+        return ", ".join(f"{name} {value}" for name, value in self.facts if name in shown) + ". Bars: 95 % intervals."
+
     def marks(self, comparison: Comparison) -> list[Mark]:
         """The points of a comparison that its table lists: both frontiers, AR and lossless ones, slowest first."""
         listed = [mark for mark in marks(comparison.points) if mark.in_focus]

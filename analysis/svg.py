@@ -150,7 +150,8 @@ def _labels(drawn: list[Mark], frame: _Frame) -> list[str]:
         x, y, half = frame.x(mark.speed.value), frame.y(mark.quality.value), 3.6 * len(mark.knob)
         for dx, dy, anchor in _PLACES:
             at = (x + dx + (half if anchor == "start" else -half), y + dy - 4)
-            if all(abs(at[0] - a) > half + width or abs(at[1] - b) > 12 for a, b, width in taken):
+            inside = half < at[0] < frame.width - half and at[1] > 8
+            if inside and all(abs(at[0] - a) > half + width or abs(at[1] - b) > 12 for a, b, width in taken):
                 taken.append((*at, half + 2))
                 parts.append(
                     f'<text class="knob" x="{x + dx:.1f}" y="{y + dy:.1f}" text-anchor="{anchor}">'

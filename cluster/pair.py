@@ -90,6 +90,10 @@ def load_drafter(spec: ModelSpec, verifier: ModelSpec) -> BlockDrafter:
     verifier_config, embedding, head = load_embeddings(verifier)
     check_fits(model.config, verifier_config, str(directory))
     check_same_tokenizer(directory, spec, verifier)
+    if model.d2t is not None and not 0 <= int(model.token_ids().min()) <= int(model.token_ids().max()) < head.shape[0]:
+        raise ModelError(
+            f"Expected d2t of {directory} to map into the verifier's {head.shape[0]} tokens, got ids outside"
+        )
     return BlockDrafter(model, embedding, head)
 
 

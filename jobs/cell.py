@@ -79,24 +79,40 @@ def run_cell(
     size = experiment.batch_size
     reference = _spread(len(cell.items), experiment.ar_reference_items)
     rows: list[Row] = []
-    wall_s = 0.0
-    for first in range(0, len(cell.items), size):
+    spent_s = plain_s = 0.0
+    for number, first in enumerate(range(0, len(cell.items), size)):
         batch = range(first, min(first + size, len(cell.items)))
         wants_reference = any(i in reference for i in batch)
-        plain_first = wants_reference and len(rows) // size % 2 == 1
-        plain = runner.decode(batch, None, LOSSLESS)[0] if plain_first else []
-        done, spent_s = runner.decode(batch, cell.effort, cell.leniency)
-        wall_s += spent_s
-        if wants_reference and not plain_first:
-            plain = runner.decode(batch, None, LOSSLESS)[0]
-        rows += [runner.row(i, c) for i, c in zip(batch, done, strict=True)]
-        for row, completion in zip(rows[-len(batch) :], plain, strict=False):
+        plain: list[Completion] = []
+        for turn in ("plain", "cell") if number % 2 else ("cell", "plain"):
+            if turn == "cell":
+                done, seconds = runner.decode(batch, cell.effort, cell.leniency)
+                spent_s += seconds
+            elif wants_reference:
+                plain, seconds = runner.decode(batch, None, LOSSLESS)
+                plain_s += seconds
+        new = [runner.row(i, c) for i, c in zip(batch, done, strict=True)]
+        for row, completion in zip(new, plain, strict=False):
             row.update(runner.reference_columns(row["prompt_index"], completion))
+        rows += new
     metrics = summarize_generations(rows, cell.effort.block if cell.effort else None)
     if size > 1:
-        metrics["tokens_per_s"] = metrics["completion_tokens"] / wall_s
+        metrics |= _overlapping(metrics, rows, spent_s, plain_s)
     base = cell_row(cell, experiment, identity)
     return base | metrics | {"wall_time_s": time.perf_counter() - started}, rows
+
+
+def _overlapping(metrics: Row, rows: Sequence[Row], spent_s: float, plain_s: float) -> Row:
+    """The speeds of a cell whose requests ran side by side: tokens over the batches' wall time, not over latencies."""
+    plain_tokens = sum(row.get("ar_completion_tokens") or 0 for row in rows)
+    speed, plain_speed = metrics["completion_tokens"] / spent_s, plain_tokens / plain_s
+    busy_s = (metrics["draft_time_s"] or 0.0) + (metrics["verify_time_s"] or 0.0)
+    return {
+        "tokens_per_s": speed,
+        "ar_tokens_per_s": plain_speed,
+        "speedup": speed / plain_speed,
+        "other_time_s": max(0.0, spent_s - busy_s),
+    }
 
 
 def cell_row(cell: Cell, experiment: Experiment, identity: Identity, error: str | None = None) -> Row:
@@ -128,7 +144,7 @@ def cell_row(cell: Cell, experiment: Experiment, identity: Identity, error: str 
         "batch_size": experiment.batch_size,
         "dtype": experiment.verifier.dtype,
         "device": identity.device,
-        "threads": 1 if experiment.verifier.device == "cpu" else None,
+        "threads": experiment.resources.verify_threads if experiment.verifier.device == "cpu" else None,
         "transport": experiment.resources.transport,
         "verifier": experiment.verifier.name,
         "drafter": experiment.drafter.name,

@@ -85,6 +85,12 @@ class ResourceConfig(_Strict):
     draft_gpus: Annotated[float, Field(ge=0)] = 0.0
     verify_gpus: Annotated[float, Field(ge=0)] = 0.0
 
+    @property
+    def verify_threads(self) -> int:
+        """Torch threads of the verifier on the CPU: the CPUs of its process, at least one."""
+        shared = self.draft_cpus if self.transport == "local" else 0.0
+        return max(1, int(self.verify_cpus + shared))
+
 
 class Experiment(_Strict):
     """A sweep over effort × leniency × temperature × task × repeat.
@@ -124,8 +130,7 @@ class Experiment(_Strict):
 
     def pair(self) -> PairSpec:
         """The pair that every cell runs on."""
-        threads = max(1, int(self.resources.draft_cpus + self.resources.verify_cpus))
-        return PairSpec(self.verifier.spec(), self.drafter.spec(), self.batch_size, threads)
+        return PairSpec(self.verifier.spec(), self.drafter.spec(), self.batch_size, self.resources.verify_threads)
 
     def fingerprint(self) -> str:
         """A hash of everything in the file."""

@@ -81,6 +81,7 @@ def main(argv: list[str] | None = None) -> None:
     options, application = _parse(argv)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # on a busy machine 5 s end in a killed proxy
     signal.signal(signal.SIGTERM, _interrupt)
     print("starting Ray and loading the models ...", flush=True)
     try:

@@ -30,7 +30,8 @@ class BlockDrafter:
         self.dtype, self.device = weight.dtype, weight.device
         self.max_block = config.block_size - 1
         self.context_tokens = config.max_position_embeddings
-        self.token_ids = model.token_ids()
+        ids = model.token_ids()
+        self.token_ids = ids[ids < head.shape[0]]  # heads of one tokenizer may be padded to different sizes
         self._embedding = embedding.to(self.device, self.dtype)
         self._head = head.to(self.device, self.dtype)[self.token_ids].contiguous()  # [V_d, hidden]
         self.cache = RaggedCache(config.num_hidden_layers, self.dtype, self.device)

@@ -44,7 +44,7 @@ class TestSweep:
         assert main([str(file), "--results", str(results)]) == 2
         assert "--resume" in capsys.readouterr().err
 
-        victim = sorted((results / "cells").glob("*.parquet"))[0]
+        victim = min((results / "cells").glob("*.parquet"))
         victim.write_bytes(victim.read_bytes()[:100])  # as a kill in the middle of a write would leave it
         with pytest.warns(analysis.ResultsWarning, match="Set aside"):
             assert main([str(file), "--results", str(results), "--resume"]) == 0

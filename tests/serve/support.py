@@ -71,8 +71,8 @@ class HandVerifier:
         self,
         token_ids: Tensor,
         first_positions: Tensor,
-        first_row: int = 0,
-        logits_to_keep: int = 0,  # noqa: ARG002
+        first_row: int = 0,  # noqa: ARG002
+        logits_to_keep: int = 0,
     ) -> tuple[Tensor, Tensor]:
         positions = first_positions[:, None] + torch.arange(token_ids.shape[1])
         logits = self._logits(token_ids, positions)[:, -logits_to_keep:]

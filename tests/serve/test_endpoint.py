@@ -27,7 +27,7 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def client(ray_cluster: None) -> Iterator[openai.OpenAI]:
+def client(ray_cluster: None) -> Iterator[openai.OpenAI]:  # noqa: ARG001
     from ray import serve as rayserve  # tests that are deselected must not pay for it
 
     from serve.app import build
