@@ -24,9 +24,8 @@ from transformers import AutoModelForCausalLM
 from cluster.actors import PairResources, RayPair
 from cluster.decoding import Effort, StopRules
 from cluster.messages import EngineTimes, Request
-from cluster.models.loading import ModelSpec, load_tokenizer, model_directory
+from cluster.models.loading import ModelSpec, load_tokenizer, model_directory, stop_ids
 from cluster.pair import LocalPair, Pair, PairSpec
-from jobs.cell import stop_ids
 from jobs.sweep import device_name
 from jobs.tasks import get_task, render
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cluster.engine import Engine
 from cluster.messages import Completion, ContextUpdate, DraftCall, DraftReply, EngineTimes, Request, RowMove
-from cluster.models.loading import load_tokenizer
+from cluster.models.loading import load_tokenizer, text_decoder
 from cluster.pair import PairSpec, build_verifier, in_order, load_drafter
 
 _WAIT_S = 60.0
@@ -123,7 +123,7 @@ class VerifierActor:
         _use_threads(cpus)
         tokenizer = load_tokenizer(spec.verifier)
         drafter = _RemoteDrafter(draft_actor) if draft_actor is not None else None
-        self._engine = Engine(build_verifier(spec), drafter, spec.max_rows, tokenizer.decode)
+        self._engine = Engine(build_verifier(spec), drafter, spec.max_rows, text_decoder(tokenizer))
 
     def generate(self, requests: list[Request]) -> list[Completion]:
         """Run requests to their ends, in their order."""

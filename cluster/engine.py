@@ -102,6 +102,8 @@ class Engine:
             )
         if not all(0 <= t < self.verifier.vocab_size for t in request.prompt):
             raise RequestError(f"Expected token ids in 0 .. {self.verifier.vocab_size - 1}, got one outside")
+        if request.stop.stop_strings and self.decode is None:
+            raise RequestError("Expected a request without stop strings, got one with; this engine has no tokenizer")
         if request.effort is not None and self.drafter is None:
             raise RequestError("Expected a request without effort, got one with; this engine has no drafter")
         if request.effort is not None and self.drafter is not None and request.effort.block > self.drafter.max_block:
@@ -135,18 +137,18 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Progress]:
-        """Admit what fits, run one round, and report the tokens committed."""
+        """Admit one waiting request, or else run one round; report the tokens committed."""
         started = time.perf_counter()
         events = self._admit()
-        if self._rows:
-            events += self._round()
+        if not events and self._rows:
+            events = self._round()
         self.times.total_s += time.perf_counter() - started
         return events
 
     def _admit(self) -> list[Progress]:
-        """Prefill waiting requests into free rows; each yields its first token."""
+        """Prefill one waiting request into a free row; it yields its first token."""
         events = []
-        while self._waiting and len(self._rows) < self.max_rows:
+        if self._waiting and len(self._rows) < self.max_rows:
             row = self._waiting.popleft()
             started = time.perf_counter()
             self._rows.append(row)
@@ -178,6 +180,8 @@ class Engine:
         rows = list(self._rows)
         lengths = [self._draft_length(row) for row in rows]
         reply = self._draft(rows, lengths) if any(lengths) else None
+        if reply is None:
+            self._journal.clear()  # no live row will be drafted for again
         draft, verdict, verify_s = self._verify(rows, lengths, reply)
         draft_s = reply.draft_time_s if reply else 0.0
         self.times.draft_s += draft_s
@@ -190,10 +194,13 @@ class Engine:
         return self._commit(rows, draft, verdict, lengths)
 
     def _draft_length(self, row: _Row) -> int:
-        """Tokens worth drafting: the block, less what the token limit and the two contexts have no room for."""
+        """Tokens worth drafting: the block, less what the token limit and the two contexts have no room for.
+
+        The verifier adds a token of its own to what it accepts, the drafter does not. Where this is 0 it stays 0.
+        """
         if row.request.effort is None or self.drafter is None:
             return 0
-        room = min(self.verifier.context_tokens, self.drafter.context_tokens) - row.anchor_position - 1
+        room = min(self.verifier.context_tokens - 1, self.drafter.context_tokens) - row.anchor_position - 1
         return max(0, min(row.request.effort.block, row.remain_tokens - 1, room))
 
     def _draft(self, rows: list[_Row], lengths: list[int]) -> DraftReply:
@@ -251,6 +258,7 @@ class Engine:
         events = []
         for b, row in enumerate(rows):
             if failed[b]:
+                self.verifier.cache.clear_row(self._rows.index(row))
                 events.append(self._finish(row, (), "error", "the verifier's logits are not finite"))
                 continue
             new = emitted[b][: accepted[b] + 1]

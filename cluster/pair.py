@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import torch
 
-from cluster.decoding.stopping import Decode
 from cluster.engine import Engine
 from cluster.messages import Completion, EngineTimes, Request
 from cluster.models.demo import DRAFTER_DIR
@@ -28,6 +27,7 @@ from cluster.models.loading import (
     load_embeddings,
     load_tokenizer,
     model_directory,
+    text_decoder,
 )
 from cluster.models.verifier import Verifier
 
@@ -129,7 +129,7 @@ class LocalPair:
         if spec.verifier.device == "cpu":
             torch.set_num_threads(spec.threads)
         self.tokenizer = load_tokenizer(spec.verifier)
-        decode: Decode = self.tokenizer.decode
+        decode = text_decoder(self.tokenizer)
         verifier = build_verifier(spec)
         drafter = load_drafter(spec.drafter, spec.verifier) if spec.drafter else None
         self.engine = Engine(verifier, drafter, spec.max_rows, decode)

@@ -13,6 +13,7 @@ from typing import Any
 from analysis import summarize_generations
 from cluster.decoding import LOSSLESS, Effort, Leniency, Sampling, StopRules
 from cluster.messages import Completion, Request
+from cluster.models.loading import stop_ids
 from cluster.pair import Pair
 from jobs.experiment import Experiment, digest
 from jobs.tasks import Item, Task, fingerprint, get_task, render, render_text
@@ -247,11 +248,6 @@ class _Runner:
         if scored is None and done.token_ids:
             return 1.0 - done.stats.own_sample_disagreements / len(done.token_ids)
         return scored
-
-
-def stop_ids(tokenizer: Any) -> frozenset[int]:
-    """The ids that end an answer: the tokenizer's end of sequence."""
-    return frozenset({tokenizer.eos_token_id} - {None})
 
 
 def code_version(root: Path) -> str:

@@ -21,9 +21,8 @@ from tqdm import tqdm
 from analysis.round_metrics import acceptance_columns
 from cluster.decoding import Effort, StopRules
 from cluster.messages import Request
-from cluster.models.loading import ModelSpec, load_tokenizer
+from cluster.models.loading import ModelSpec, load_tokenizer, stop_ids
 from cluster.pair import LocalPair, PairSpec
-from jobs.cell import stop_ids
 from jobs.tasks import get_task, render
 
 

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from cluster.decoding import Sampling, StopRules
 from cluster.engine import Engine
 from cluster.messages import Completion, Request
-from cluster.models.loading import ModelSpec, load_causal_lm, load_tokenizer
+from cluster.models.loading import ModelSpec, load_causal_lm, load_tokenizer, stop_ids, text_decoder
 from cluster.models.verifier import Verifier
 from jobs.tasks import Item, Message, get_task, render
 
@@ -63,20 +63,19 @@ class CorpusMaker:
     def __init__(self, spec: ModelSpec, rows: int, seed: int) -> None:
         self.tokenizer = load_tokenizer(spec)
         self.seed, self.rows = seed, rows
-        self.engine = Engine(Verifier(load_causal_lm(spec)), None, max_rows=rows, decode=self.tokenizer.decode)
+        self.engine = Engine(Verifier(load_causal_lm(spec)), None, max_rows=rows, decode=text_decoder(self.tokenizer))
 
     def make(self, plan: Plan) -> pa.Table:
         """All sequences of a part that have an answer of at least two tokens."""
         items = self._chat_items(plan) if plan.kind == "chat" else self._task_items(plan)
         stop = get_task(plan.kind).stop
         limit = _ANSWER_TOKENS.get(plan.kind, get_task(plan.kind).max_tokens)
-        stop_ids = frozenset({self.tokenizer.eos_token_id})
         requests, prompts = [], {}
         for offset, item in enumerate(items):
             temperature = _CHAT_TEMPERATURES[(plan.first + offset) % 3] if plan.kind == "chat" else 0.0
             sampling = Sampling(temperature=temperature, seed=self.seed + plan.first + offset)
             prompts[item.id] = (render(self.tokenizer, item), temperature)
-            rules = StopRules(limit, stop_ids, stop)
+            rules = StopRules(limit, stop_ids(self.tokenizer), stop)
             requests.append(Request(item.id, tuple(prompts[item.id][0]), rules, sampling))
         done = [c for c in self.engine.generate(requests) if c.error is None and len(c.token_ids) > 1]
         return self._table(plan.kind, done, prompts)
@@ -101,7 +100,7 @@ class CorpusMaker:
         """User turns that the chat model writes itself when it is asked to continue after the user's role header."""
         head = self.tokenizer.apply_chat_template([{"role": "user", "content": "\0"}], tokenize=False).split("\0")[0]
         prompt = tuple(self.tokenizer(head, add_special_tokens=False)["input_ids"])
-        rules = StopRules(_USER_TURN_TOKENS, frozenset({self.tokenizer.eos_token_id}))
+        rules = StopRules(_USER_TURN_TOKENS, stop_ids(self.tokenizer))
         requests = [
             Request(f"chat/{self.seed}/{i:06d}", prompt, rules, Sampling(1.0, top_k=50, seed=(self.seed << 32) + i))
             for i in range(plan.first, plan.first + plan.count)

@@ -81,6 +81,7 @@ def main(argv: list[str] | None = None) -> None:
     options, application = _parse(argv)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 lets any other process starve the server
     os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # on a busy machine 5 s end in a killed proxy
     signal.signal(signal.SIGTERM, _interrupt)
     print("starting Ray and loading the models ...", flush=True)
@@ -99,10 +100,13 @@ def main(argv: list[str] | None = None) -> None:
             time.sleep(1)
     except KeyboardInterrupt:
         print("stopping ...", flush=True)
+    except (RuntimeError, TimeoutError) as error:
+        raise SystemExit(f"Expected the server to start, got: {error}") from error
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave half a Ray behind
-        rayserve.shutdown()
-        ray.shutdown()
+        if ray.is_initialized():
+            rayserve.shutdown()
+            ray.shutdown()
 
 
 def _parse(argv: list[str] | None) -> tuple[argparse.Namespace, rayserve.Application]:
@@ -126,12 +130,20 @@ def _parse(argv: list[str] | None) -> tuple[argparse.Namespace, rayserve.Applica
             drafter_directory(pair.drafter)
         _check_free(options.host, options.port)
     except ValidationError as error:
-        fault = error.errors()[0]
-        parser.error(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}, got {fault['input']!r}")
+        parser.error(_sentence(error))
     except (DemoUnavailableError, ModelError, OSError, ValueError) as error:
         parser.error(str(error))
     options.model = settings.model
     return options, build(named)
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first fault of the settings."""
+    fault = error.errors()[0]
+    name = ".".join(map(str, fault["loc"]))
+    if fault["type"] == "extra_forbidden":
+        return f"Expected settings among {', '.join(ServerArgs.model_fields)}, got {name!r}"
+    return f"Expected {name} to be {fault['msg'].removeprefix('Input should be ')}, got {fault['input']!r}"
 
 
 def _check_free(host: str, port: int) -> None:

@@ -24,6 +24,7 @@ import torch
 from cluster.decoding import Effort, RequestStats, Sampling, StopRules
 from cluster.engine import Engine, RequestError
 from cluster.messages import Progress, Request
+from cluster.models.loading import stop_ids
 from serve.knobs import Knobs
 from serve.prompts import PromptEncoder
 from serve.protocol import FinishReason
@@ -114,7 +115,7 @@ class GenerationService:
         self._decode = partial(
             self.prompts.tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        self._stop_ids = frozenset({tokenizer.eos_token_id} - {None})
+        self._stop_ids = stop_ids(tokenizer)
         self.context_tokens = engine.verifier.context_tokens
         self.max_block = engine.drafter.max_block if engine.drafter is not None else 0
         self.defaults = defaults or Knobs(Effort(self.max_block) if self.max_block else None)

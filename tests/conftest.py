@@ -18,6 +18,9 @@ os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Ray's default of 15 lets any other process starve its workers and Serve's proxy.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (Ray's spelling)
+os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "60"
 
 LOGICAL_CPUS = 4
 

@@ -247,9 +247,12 @@ class DFlashModel(nn.Module):
 def read_config(directory: Path) -> DFlashConfig:
     """The ``config.json`` of a checkpoint directory; raises :class:`CheckpointError` if it cannot be read."""
     try:
-        return DFlashConfig.from_json(json.loads((directory / "config.json").read_text()))
+        raw: Any = json.loads((directory / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise CheckpointError(f"Expected a readable drafter checkpoint at {directory}, got: {error}") from error
+    if not (isinstance(raw, dict) and isinstance(raw.get("dflash_config", {}), dict)):
+        raise CheckpointError(f"Expected JSON objects in the config.json of {directory}, got something else")
+    return DFlashConfig.from_json(raw)
 
 
 def load_dflash(directory: Path, dtype: torch.dtype, device: str = "cpu") -> DFlashModel:

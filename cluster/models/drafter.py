@@ -47,9 +47,10 @@ class BlockDrafter:
                 self._add_context(entry)
         anchors = torch.tensor(call.anchors, device=self.device)
         first = torch.tensor(call.anchor_positions, device=self.device)
+        lengths = torch.tensor(call.lengths, device=self.device)
         block = denoise(
-            lambda tokens: self._forward(anchors, first, tokens),
-            torch.tensor(call.lengths, device=self.device),
+            lambda tokens: self._forward(anchors, first, lengths, tokens),
+            lengths,
             first,
             call.samplings,
             call.efforts,
@@ -63,18 +64,22 @@ class BlockDrafter:
     def _add_context(self, update: ContextUpdate) -> None:
         """Write the keys and values of committed tokens; what is past a row's anchor is overwritten or hidden later."""
         features = update.features.to(self.device, self.dtype)  # [n, T, F]
+        features = features.nan_to_num(0.0, 0.0, 0.0)  # a failed row's must not outlive it: the mask hides no NaN
         start = torch.tensor(update.first_positions, device=self.device)
         positions = start[:, None] + torch.arange(features.shape[1], device=self.device)  # [n, T]
         self.cache.window(update.first_row, positions, int(positions.max()) + 1)
         for layer, (key, value) in enumerate(self.model.context(features, positions)):
             self.cache.update(key, value, layer)
 
-    def _forward(self, anchors: Tensor, first: Tensor, tokens: Tensor) -> Tensor:
-        """One pass: ``tokens [B, K]`` after ``anchors [B]`` at positions ``first [B]`` -> logits ``[B, K, V_d]``."""
+    def _forward(self, anchors: Tensor, first: Tensor, lengths: Tensor, tokens: Tensor) -> Tensor:
+        """One pass: ``tokens [B, K]`` after ``anchors [B]`` at positions ``first [B]`` -> logits ``[B, K, V_d]``.
+
+        A row sees its own block of ``lengths [B]`` tokens, not the slots that a longer neighbour adds to it.
+        """
         ids = torch.cat([anchors[:, None], tokens], dim=1)  # [B, K+1]
         positions = first[:, None] + torch.arange(ids.shape[1], device=self.device)
-        last = positions[:, -1:].expand_as(positions)  # every slot sees the whole block
-        visible = int(last.max()) + 1
+        last = (first + lengths)[:, None].expand_as(positions)  # every slot sees the whole block
+        visible = int(positions.max()) + 1
         mask = block_mask(last, visible, self.dtype)
         self.cache.window(0, positions, visible)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from cluster.decoding.stopping import Decode
 from cluster.models.attention import register
 from cluster.models.demo import demo_verifier_dir
 
@@ -88,6 +90,16 @@ def load_tokenizer(spec: ModelSpec) -> Any:
         return AutoTokenizer.from_pretrained(model_directory(spec))
     except Exception as error:
         raise ModelError(_unreadable("tokenizer", spec.name, error)) from error
+
+
+def text_decoder(tokenizer: Any) -> Decode:
+    """Token ids to the text a user gets: special tokens left out."""
+    return partial(tokenizer.decode, skip_special_tokens=True)
+
+
+def stop_ids(tokenizer: Any) -> frozenset[int]:
+    """The ids that end an answer: the tokenizer's end of sequence."""
+    return frozenset({tokenizer.eos_token_id} - {None})
 
 
 def load_embeddings(spec: ModelSpec) -> tuple[Any, Tensor, Tensor]:

@@ -59,12 +59,21 @@ class RaggedCache:
         """
         return self._store(self._keys, key, layer_idx), self._store(self._values, value, layer_idx)
 
+    @torch.inference_mode()  # the pool is made inside a forward; a row may also move between two of them
     def move_row(self, source: int, target: int) -> None:
         """Copy row ``source`` over row ``target`` (a finished one), to keep the live rows contiguous."""
         for pool in (self._keys, self._values):
             for tensor in pool:
                 if tensor is not None:
                     tensor[target].copy_(tensor[source])
+
+    @torch.inference_mode()
+    def clear_row(self, row: int) -> None:
+        """Zero a row that may hold NaN: a hidden entry gets weight 0, but 0 times NaN is NaN for the row's next user."""
+        for pool in (self._keys, self._values):
+            for tensor in pool:
+                if tensor is not None:
+                    tensor[row].zero_()
 
     def _store(self, pool: list[Tensor | None], new: Tensor, layer: int) -> Tensor:
         tensor = self._fitted(pool[layer], new)

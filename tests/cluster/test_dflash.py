@@ -53,7 +53,7 @@ def draw(seed: int, *shape: int) -> Tensor:
 
 def embeddings() -> tuple[Tensor, Tensor]:
     """A verifier's token embedding and head."""
-    return draw(5, VOCAB, HIDDEN), draw(6, VOCAB, HIDDEN)
+    return draw(5, VOCAB, HIDDEN), 0.2 * draw(6, VOCAB, HIDDEN)
 
 
 class TestLayout:

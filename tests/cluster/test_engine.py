@@ -106,7 +106,7 @@ def schedules(draw: st.DrawFn, cancellations: bool) -> list[Arrival]:
 
 class TestLossless:
     @given(schedules(cancellations=False), st.sampled_from(SKILLS), st.integers(1, 5), st.sampled_from([16, 24, 64]))
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=60, deadline=None)
     def test_any_schedule_gives_every_request_its_solo_text(
         self, arrivals: list[Arrival], skill: Skill, max_rows: int, context: int
     ) -> None:
@@ -118,7 +118,7 @@ class TestLossless:
             assert done[arrival.request.id].token_ids == solo_tokens(TABLE, arrival.request, context)
 
     @given(schedules(cancellations=True), st.sampled_from(SKILLS), st.integers(1, 4))
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=40, deadline=None)
     def test_cancelling_at_any_round_touches_no_other_request(
         self, arrivals: list[Arrival], skill: Skill, max_rows: int
     ) -> None:
@@ -129,14 +129,14 @@ class TestLossless:
                 assert done[arrival.request.id].token_ids == solo_tokens(TABLE, arrival.request)
 
     @given(schedules(cancellations=False), st.sampled_from(SKILLS))
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25, deadline=None)
     def test_the_drafters_context_may_end_first(self, arrivals: list[Arrival], skill: Skill) -> None:
         done = run_schedule(table_engine(TABLE, skill, 3, context=40, drafter_context=14), arrivals)
         for arrival in arrivals:
             assert done[arrival.request.id].token_ids == solo_tokens(TABLE, arrival.request, context=40)
 
     @given(schedules(cancellations=False), st.sampled_from([0.5, 2.0]), st.integers(2, 5))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=25, deadline=None)
     def test_a_lenient_text_does_not_depend_on_its_neighbours(
         self, arrivals: list[Arrival], margin: float, max_rows: int
     ) -> None:
@@ -242,9 +242,9 @@ class TestStats:
         assert ours == pytest.approx(run_one(table_engine(TABLE), plain(one)).stats.nll_nats, abs=1e-5)
 
     def test_a_lenient_request_counts_its_disagreements(self) -> None:
-        one = request(max_tokens=20, effort=Effort(4), leniency=Leniency("margin", 50.0))
+        one = request(max_tokens=20, effort=Effort(1), leniency=Leniency("margin", 50.0))
         stats = run_one(table_engine(TABLE, "wrong"), one).stats
-        assert stats.own_sample_disagreements == stats.num_accepted_draft_tokens > 10
+        assert stats.own_sample_disagreements == stats.num_accepted_draft_tokens == 9
         assert stats.regret_nats > 0
 
     def test_accepted_never_exceeds_what_was_delivered(self) -> None:
@@ -335,21 +335,28 @@ class TestFailure:
 
     POISONED = PrefixTable(poison=5)
 
-    def test_a_poisoned_prompt_fails_alone(self) -> None:
-        requests = [
-            request(prompt=(1, 2), effort=Effort(4), name="good"),
-            request(prompt=(1, 5), effort=Effort(4), name="bad"),
-            request(prompt=(3,), sampling=Sampling(0.7, seed=1), effort=Effort(4), name="other"),
-        ]
-        table = self.POISONED
-        stop = StopRules(10, frozenset({5}))
-        requests = [replace(r, stop=stop) for r in requests]
-        done = {c.request_id: c for c in table_engine(table, "chain").generate(requests)}
+    def healthy(self, count: int) -> list[Request]:
+        """Requests whose own text never meets the poison; what a drafter proposes may."""
+        found = []
+        for index, prompt in enumerate(itertools.product(range(5), repeat=3)):
+            sampling = Sampling(0.7 * (index % 2), seed=index)
+            one = request(prompt, 12, Effort(4), sampling, name=f"good{index}")
+            if len(solo_tokens(self.POISONED, one)) == 12:
+                found.append(one)
+        assert len(found) >= count
+        return found[:count]
+
+    @pytest.mark.parametrize("skill", SKILLS)
+    def test_a_poisoned_prompt_fails_alone(self, skill: Skill) -> None:
+        good = self.healthy(6)
+        bad = request(prompt=(1, 5), effort=Effort(4), name="bad")
+        requests = [*good[:3], bad, *good[3:]]
+        done = {c.request_id: c for c in table_engine(self.POISONED, skill, max_rows=3).generate(requests)}
         assert (done["bad"].finish_reason, done["bad"].token_ids) == ("error", ())
         assert done["bad"].error == "the verifier's logits are not finite"
-        for name, one in (("good", requests[0]), ("other", requests[2])):
-            assert done[name].error is None
-            assert done[name].token_ids == solo_tokens(table, one)
+        for one in good:
+            assert done[one.id].error is None
+            assert done[one.id].token_ids == solo_tokens(self.POISONED, one)
 
     @given(st.integers(0, 200), st.sampled_from(SKILLS), st.integers(1, 8))
     @settings(max_examples=60, deadline=None)
@@ -464,7 +471,7 @@ class TestJournal:
         return [entry for call in engine.drafter.calls for entry in call.journal]
 
     def test_a_single_row_is_told_its_prompt_and_then_each_round(self) -> None:
-        entries = self.entries([request(prompt=(1, 2, 3), max_tokens=4, effort=Effort(1))], 1)
+        entries = self.entries([request(prompt=(1, 2, 3), max_tokens=8, effort=Effort(1))], 1)
         assert all(isinstance(e, ContextUpdate) for e in entries)
         shapes = [(e.first_positions, e.features.shape[1]) for e in entries if isinstance(e, ContextUpdate)]
         assert shapes[0] == ((0,), 3)

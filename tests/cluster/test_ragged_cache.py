@@ -52,7 +52,7 @@ class TestWrite:
     def test_returns_views_not_copies(self) -> None:
         pool = cache()
         pool.window(0, torch.tensor([[0, 1]]), 2)
-        keys, _ = pool.update(entries([1, 2]), entries([1, 2]), 0)
+        keys, _ = pool.update(entries([1, 2]), entries([-1, -2]), 0)
         write(pool, 0, [[0]], entries([7]), 2)
         assert keys[0, 0, 0, 0] == 7
 
@@ -102,5 +102,26 @@ class TestMoveRow:
         for layer in range(2):
             assert write(pool, 0, [[0], [0], [0]], entries([5], [3], [5]), 2, layer) == [[5, 6], [3, 4], [5, 6]]
 
+    def test_between_two_forwards(self) -> None:
+        """Forwards run in inference mode; a cancelled request's row is replaced outside of it."""
+        pool = cache()
+        with torch.inference_mode():
+            write(pool, 0, [[0], [0]], entries([1], [2]), 1)
+        pool.move_row(1, 0)
+        with torch.inference_mode():
+            assert write(pool, 1, [[0]], entries([3]), 1) == [[3]]
+
     def test_in_an_empty_pool_does_nothing(self) -> None:
         cache().move_row(1, 0)
+
+
+class TestClearRow:
+    def test_leaves_no_nan_behind(self) -> None:
+        pool = cache(layers=2)
+        for layer in range(2):
+            write(pool, 0, [[0, 1], [0, 1]], entries([1, 2], [3, 4]), 2, layer)
+            pool.window(1, torch.tensor([[1]]), 2)
+            pool.update(entries([float("nan")]), entries([float("nan")]), layer)
+        pool.clear_row(1)
+        for layer in range(2):
+            assert write(pool, 0, [[0], [0]], entries([1], [0]), 2, layer) == [[1, 2], [0, 0]]

@@ -53,7 +53,7 @@ class TestForward:
         features, hidden = verifier.encode(ids)
         logits, cached = verifier.forward(ids, torch.tensor([0, 0]))
         assert torch.allclose(features, cached, atol=1e-5)
-        assert torch.allclose(verifier.model.lm_head(hidden), logits, atol=1e-5)
+        assert torch.allclose(hidden @ verifier.model.lm_head.weight.T.detach(), logits, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

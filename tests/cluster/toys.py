@@ -81,6 +81,9 @@ class RowMemory:
     def move_row(self, source: int, target: int) -> None:
         self.rows[target] = dict(self.rows[source])
 
+    def clear_row(self, row: int) -> None:
+        self.rows[row] = {}
+
 
 class TableVerifier:
     """Stands in for :class:`cluster.models.verifier.Verifier`; its feature of a position is the state after it."""

@@ -110,10 +110,21 @@ def test_the_command_serves_until_it_is_interrupted() -> None:
         httpx.get(f"http://127.0.0.1:{port}/health", timeout=10)
 
 
-def test_wrong_arguments_end_with_one_sentence() -> None:
-    for wrong in (["colour=red"], ["max_rows=0"], ["noise"], ["verifier=nowhere/at-all"], ["dtype=int3"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "serve.app", *wrong], capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 2, done.stderr
-        assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("colour=red", "settings among model, verifier"),
+        ("max_rows=0", "Expected max_rows to be greater"),
+        ("noise", "name=value"),
+        ("verifier=nowhere/at-all", "nowhere/at-all"),
+        ("dtype=int3", "dtype"),
+        ("--port=99999", "choose another --port"),
+    ],
+)
+def test_wrong_arguments_end_with_one_sentence(wrong: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from serve.app import main
+
+    with pytest.raises(SystemExit, match="2"):
+        main([wrong])
+    *_usage, sentence = capsys.readouterr().err.strip().splitlines()
+    assert reason in sentence
