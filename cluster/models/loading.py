@@ -73,15 +73,37 @@ def load_causal_lm(spec: ModelSpec) -> Any:
     """The `transformers` causal language model of ``spec``, in eval mode, with our attention.
 
     Raises:
-        ModelError: the weights are missing or unreadable.
+        ModelError: the weights are missing, incomplete or unreadable, or need attention that ours is not.
     """
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            model_directory(spec), dtype=DTYPES[spec.dtype], attn_implementation=register()
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            model_directory(spec),
+            dtype=DTYPES[spec.dtype],
+            attn_implementation=register(),
+            output_loading_info=True,
         )
+        model, loaded = found
+        if loaded["missing_keys"]:  # `transformers` filled them with random numbers
+            raise ValueError(f"weights without {', '.join(sorted(loaded['missing_keys']))}")
     except Exception as error:
         raise ModelError(_unreadable("verifier", spec.name, error)) from error
+    _check_attention(model.config, spec.name)
     return model.to(spec.device).eval()
+
+
+def _check_attention(config: Any, name: str) -> None:
+    """Refuse attention that ours would silently compute as plain causal attention."""
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    wrong = [f"layers of type {t!r}" for t in sorted(layer_types - {"full_attention"})]
+    wrong += [
+        f"{key} {getattr(config, key)}"
+        for key in ("sliding_window", "attn_logit_softcapping")
+        if getattr(config, key, None) is not None
+    ]
+    if wrong:
+        raise ModelError(
+            f"Expected a verifier with plain causal attention, got {name!r} with {', '.join(wrong)}; choose another model"
+        )
 
 
 def load_tokenizer(spec: ModelSpec) -> Any:

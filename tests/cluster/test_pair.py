@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import MistralConfig, MistralForCausalLM
 
 from cluster.decoding import Effort, Sampling, StopRules
 from cluster.messages import Request
 from cluster.models.dflash import save_dflash
-from cluster.models.loading import ModelError, ModelSpec, fingerprint, load_embeddings
+from cluster.models.loading import ModelError, ModelSpec, fingerprint, load_causal_lm, load_embeddings
 from cluster.pair import LocalPair, PairSpec, load_drafter
 from tests.cluster.tiny import TEXT_VOCAB, byte_tokenizer, save_pair, tiny_drafter, tiny_drafter_config, tiny_verifier
 from tests.cluster.toys import subprocess_environment
@@ -126,7 +127,7 @@ class TestRefusals:
         broken = tmp_path / "broken"
         shutil.copytree(saved[0], broken)
         (broken / "model.safetensors").write_bytes(b"not weights")
-        with pytest.raises(ModelError, match="Expected a readable verifier at .*broken"):
+        with pytest.raises(ModelError, match=r"Expected a readable verifier at .*broken"):
             LocalPair(spec(broken, saved[1]))
 
     def test_verifier_weights_that_lack_a_tensor(self, saved: tuple[Path, Path], tmp_path: Path) -> None:
@@ -138,6 +139,16 @@ class TestRefusals:
         save_file(state, broken / "model.safetensors", metadata={"format": "pt"})
         with pytest.raises(ModelError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
             LocalPair(spec(broken, saved[1]))
+
+    def test_attention_with_a_sliding_window(self, tmp_path: Path) -> None:
+        """Ours would see the whole context, and the text would differ from the library's without a word."""
+        shape = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1}
+        config = MistralConfig(vocab_size=30, num_hidden_layers=1, sliding_window=8, **shape)
+        MistralForCausalLM(config).save_pretrained(tmp_path)
+        with pytest.raises(
+            ModelError, match=r"Expected a verifier with plain causal attention, got .*sliding_window 8"
+        ):
+            load_causal_lm(ModelSpec(str(tmp_path), dtype="float32"))
 
     def test_no_such_model(self, tmp_path: Path) -> None:
         with pytest.raises(ModelError, match="no such directory here, so it was taken for a hub id"):
@@ -160,12 +171,9 @@ class TestFingerprint:
 
 
 class TestWithoutRay:
-    @pytest.mark.parametrize(
-        "module",
-        ["cluster.decoding", "cluster.models.drafter", "cluster.models.loading", "cluster.engine", "cluster.pair"],
-    )
-    def test_imports_with_ray_blocked(self, module: str) -> None:
-        code = f"import sys; sys.modules['ray'] = None; import {module}"
+    def test_the_local_pair_with_all_below_it_imports_with_ray_blocked(self) -> None:
+        below = "cluster.models.demo, cluster.models.drafter, cluster.models.loading, cluster.engine, cluster.pair"
+        code = f"import sys; sys.modules['ray'] = None; import {below}"
         subprocess.run([sys.executable, "-c", code], check=True, env=subprocess_environment(), timeout=300)
 
     def test_decoding_needs_torch_alone(self) -> None:
