@@ -293,7 +293,8 @@ class Engine:
         if index != last:
             self._rows[index] = self._rows[last]
             self.verifier.cache.move_row(last, index)
-            self._journal.append(RowMove(last, index))
+            if self._rows[last].request.effort is not None:  # the drafter may never have heard of other rows
+                self._journal.append(RowMove(last, index))
         self._rows.pop()
         if all(row.request.effort is None for row in self._rows):
             self._journal.clear()

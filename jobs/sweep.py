@@ -90,16 +90,22 @@ class CellTrainable(tune.Trainable):
 
 
 class _Progress(tune.Callback):
-    """A progress bar over cells, with the time left."""
+    """A progress bar over cells, with the time left. Tune pickles its callbacks, so the bar is made when it is needed."""
 
     def __init__(self, total: int) -> None:
-        self._bar = tqdm(total=total, unit="cell", file=sys.stderr, dynamic_ncols=True, smoothing=0.05)
-        self.failed = 0
+        self._total, self._failed = total, 0
+        self._bar: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_bar": None}
+
+    def setup(self, *_: Any, **__: Any) -> None:
+        self._bar = tqdm(total=self._total, unit="cell", file=sys.stderr, dynamic_ncols=True, smoothing=0.05)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:  # noqa: ARG002
-        self.failed += trial.last_result.get("status") == "failed"
+        self._failed += trial.last_result.get("status") == "failed"
+        self._bar.set_postfix(failed=self._failed, refresh=False)
         self._bar.update()
-        self._bar.set_postfix(failed=self.failed)
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:  # noqa: ARG002
         self._bar.close()
@@ -206,7 +212,6 @@ def _run_trials(
     configs: list[dict[str, Any]],
     factory: tune.PlacementGroupFactory,
 ) -> int:
-    progress = _Progress(len(configs))
     storage = results / ".tune"
     space = {
         "experiment": experiment.model_dump(mode="json"),
@@ -223,20 +228,19 @@ def _run_trials(
             storage_path=str(storage),
             failure_config=tune.FailureConfig(max_failures=1),
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
-            callbacks=[progress],
+            callbacks=[_Progress(len(configs))],
             verbose=0,
         ),
     )
     grid = tuner.fit()
     shutil.rmtree(storage, ignore_errors=True)
-    failed = progress.failed
     for result in (grid[i] for i in range(len(grid))):
         if result.error is not None:  # the trial's process died twice
             cell = Cell.of((result.config or {})["cell"], experiment, identity)
             reason = (str(result.error).strip().splitlines() or ["the trial ended without a result"])[-1]
             write_cell(results, cell_row(cell, experiment, identity, error=reason), [])
-            failed += 1
-    return failed
+    wanted = {Cell.of(config, experiment, identity).cell_id for config in configs}
+    return len(wanted - finished_cells(results))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

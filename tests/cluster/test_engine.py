@@ -489,6 +489,18 @@ class TestJournal:
         moves = [e for e in self.entries(requests, 3) if isinstance(e, RowMove)]
         assert moves[0] == RowMove(source=2, target=0)
 
+    def test_a_row_the_drafter_never_heard_of_is_not_moved(self) -> None:
+        """A plain row is admitted last and moves up, because the first was cancelled before any round."""
+        engine = table_engine(TABLE, "oracle")
+        for name, effort in (("plain", None), ("drafted", Effort(2)), ("last", None)):
+            engine.submit(request(name=name, effort=effort))
+        while len(engine._rows) < 3:
+            engine.step()
+        engine.cancel("plain")
+        done = {c.request_id: c for c in engine.generate([])}
+        assert done.keys() == {"drafted", "last"}
+        assert {c.token_ids for c in done.values()} == {solo_tokens(TABLE, request())}
+
     def test_features_travel_in_the_verifiers_dtype(self) -> None:
         entries = self.entries([request(effort=Effort(2))], 1)
         assert {e.features.dtype for e in entries if isinstance(e, ContextUpdate)} == {torch.float32}
