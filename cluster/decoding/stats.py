@@ -18,7 +18,8 @@ class RequestStats:
         required_margins: per such round, the required margin in nats of each drafted position up to and including the
             first one that is not the verifier's own sample; ``inf`` outside the truncated law. From a lossless run these
             tell what every other margin would have accepted there.
-        draft_forwards: realised denoising passes. verifier_forwards: rounds, and prefill chunks not counted.
+        draft_forwards: realised denoising passes. verifier_forwards: rounds, and one for the prefill,
+            which gives the first token.
         own_sample_disagreements: emitted tokens that are not the verifier's own sample.
         regret_nats, nll_nats: sums over the emitted tokens, under the verifier's processed law.
         ttft_s, latency_s: seconds from submission to the first token and to the end; None until they happen.
