@@ -21,6 +21,7 @@ import jobs.ray_session  # isort: skip  (settles Ray's environment before Ray is
 import torch
 from transformers import AutoModelForCausalLM
 
+from benchmarks.prove import greedy_tokens
 from cluster.actors import PairResources, RayPair
 from cluster.decoding import Effort, StopRules
 from cluster.messages import EngineTimes, Request
@@ -44,22 +45,7 @@ def pair_arm(pair: Pair, prompts: list[tuple[int, ...]], stop: StopRules, effort
 
 def transformers_arm(model: Any, prompts: list[tuple[int, ...]], stop: StopRules) -> Arm:
     """The same through `transformers`."""
-
-    def run() -> int:
-        count = 0
-        for ids in prompts:
-            prompt = torch.tensor([ids])
-            out = model.generate(
-                prompt,
-                attention_mask=torch.ones_like(prompt),
-                max_new_tokens=stop.max_tokens,
-                do_sample=False,
-                eos_token_id=sorted(stop.stop_ids),
-            )
-            count += out.shape[1] - len(ids)
-        return count
-
-    return run
+    return lambda: sum(len(greedy_tokens(model, ids, stop)) for ids in prompts)
 
 
 def measure(arms: dict[str, Arm], repeats: int) -> dict[str, list[float]]:

@@ -67,21 +67,23 @@ def differences(label: str, got: Tokens, expected: Tokens) -> Iterator[str]:
             yield f"{label}: {key} differs at token {at}"
 
 
+def greedy_tokens(model: Any, ids: tuple[int, ...], stop: StopRules) -> tuple[int, ...]:
+    """One prompt through the ``generate`` of a `transformers` model, greedy."""
+    prompt = torch.tensor([ids])
+    out = model.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=stop.max_tokens,
+        do_sample=False,
+        eos_token_id=sorted(stop.stop_ids),
+    )
+    return tuple(out[0, len(ids) :].tolist())
+
+
 def transformers_greedy(spec: ModelSpec, texts: dict[str, tuple[int, ...]], stop: StopRules) -> Tokens:
-    """The same prompts through `transformers`' ``generate``."""
+    """The same prompts through `transformers` alone."""
     model: Any = AutoModelForCausalLM.from_pretrained(model_directory(spec), dtype=torch.float32)
-    result = {}
-    for key, ids in texts.items():
-        prompt = torch.tensor([ids])
-        out = model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=stop.max_tokens,
-            do_sample=False,
-            eos_token_id=sorted(stop.stop_ids),
-        )
-        result[key] = tuple(out[0, len(ids) :].tolist())
-    return result
+    return {key: greedy_tokens(model, ids, stop) for key, ids in texts.items()}
 
 
 def make_pair(transport: str, spec: PairSpec) -> Pair:
