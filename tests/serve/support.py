@@ -56,6 +56,10 @@ class NoCache:
     def move_row(self, source: int, target: int) -> None:
         pass
 
+    def clear_row(self, row: int) -> None:
+        """Nothing to clear."""
+        assert row >= 0
+
 
 class HandVerifier:
     """A verifier whose logits are a function of (tokens ``[n, T]``, positions ``[n, T]``) -> ``[n, T, V]``."""
