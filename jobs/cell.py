@@ -73,7 +73,7 @@ def run_cell(
     """Decode a cell's prompts; its row and its generations' rows, as :func:`analysis.write_cell` takes them.
 
     Prompts go in batches of ``batch_size``. A batch with reference prompts is decoded at the operating point and plainly,
-    the order alternating from one to the next.
+    the order alternating from one such batch to the next.
     """
     started = time.perf_counter()
     runner = _Runner(cell, pair, tokenizer, experiment)
@@ -81,17 +81,19 @@ def run_cell(
     reference = _spread(len(cell.items), experiment.ar_reference_items)
     rows: list[Row] = []
     spent_s = plain_s = 0.0
-    for number, first in enumerate(range(0, len(cell.items), size)):
+    references = 0
+    for first in range(0, len(cell.items), size):
         batch = range(first, min(first + size, len(cell.items)))
         wants_reference = any(i in reference for i in batch)
         plain: list[Completion] = []
-        for turn in ("plain", "cell") if number % 2 else ("cell", "plain"):
+        for turn in ("plain", "cell") if references % 2 else ("cell", "plain"):
             if turn == "cell":
                 done, seconds = runner.decode(batch, cell.effort, cell.leniency)
                 spent_s += seconds
             elif wants_reference:
                 plain, seconds = runner.decode(batch, None, LOSSLESS)
                 plain_s += seconds
+        references += wants_reference
         new = [runner.row(i, c) for i, c in zip(batch, done, strict=True)]
         for row, completion in zip(new, plain, strict=False):
             row.update(runner.reference_columns(row["prompt_index"], completion))

@@ -8,7 +8,7 @@ import os
 import ray
 
 
-def start_ray(cpus: int | None = None) -> None:
+def start_ray() -> None:
     """Connect to Ray.
 
     Inside ``ray job submit`` (which sets ``RAY_ADDRESS``) this joins that cluster; otherwise it starts a private local
@@ -28,7 +28,6 @@ def start_ray(cpus: int | None = None) -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(
         address="local",
-        num_cpus=cpus,
         include_dashboard=False,
         object_store_memory=200_000_000,
         log_to_driver=False,

@@ -84,7 +84,7 @@ class TestRunCell:
         pair = FakePair()
         _, rows = run(pair)
         kinds = ["ar" if batch[0].effort is None else "drafted" for batch in pair.asked]
-        assert kinds == ["drafted", "ar", "drafted", "drafted", "ar", "drafted"]
+        assert kinds == ["drafted", "ar", "drafted", "ar", "drafted", "drafted"]
         assert [r["prompt_index"] for r in rows if r.get("ar_latency_s")] == [0, 2]
 
     def test_the_rows_fit_the_schema_and_the_sums_are_right(self, tmp_path: Path) -> None:
