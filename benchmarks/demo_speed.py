@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop, effort = StopRules(task.max_tokens, stop_ids(tokenizer)), Effort(8, 1)
     jobs.ray_session.start_ray()
     local, actors = LocalPair(PairSpec(max_rows=1)), RayPair(PairSpec(max_rows=1), PairResources(0.5, 0.5))
-    model = AutoModelForCausalLM.from_pretrained(model_directory(verifier), dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(model_directory(verifier), dtype=verifier.torch_dtype)
     drafted = pair_arm(local, prompts, stop, effort)
     times = EngineTimes()
 
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     speeds = measure(arms, args.repeats)
     actors.close()
     print(
-        f"{device_name('cpu')}, bfloat16, batch 1, 1 thread; {args.prompts} text_json prompts, {args.repeats} repeats"
+        f"{device_name('cpu')}, {verifier.dtype}, batch 1, 1 thread; {args.prompts} text_json prompts, {args.repeats} repeats"
     )
     for name, values in speeds.items():
         print(f"{name:>12}: median {statistics.median(values):6.1f} tokens/s")

@@ -20,7 +20,6 @@ from cluster.models.dflash import DFlashConfig, load_dflash, read_config
 from cluster.models.drafter import BlockDrafter
 from cluster.models.loading import (
     DEMO,
-    DTYPES,
     ModelError,
     ModelSpec,
     load_causal_lm,
@@ -86,7 +85,7 @@ def check_fits(config: DFlashConfig, verifier_config: Any, where: str) -> None:
 def load_drafter(spec: ModelSpec, verifier: ModelSpec) -> BlockDrafter:
     """A drafter on its own device, with the verifier's embedding and head beside it."""
     directory = drafter_directory(spec)
-    model = load_dflash(directory, DTYPES[spec.dtype], spec.device)
+    model = load_dflash(directory, spec.torch_dtype, spec.device)
     verifier_config, embedding, head = load_embeddings(verifier)
     check_fits(model.config, verifier_config, str(directory))
     check_same_tokenizer(directory, spec, verifier)

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", nargs="+", default=["text_json", "key_value", "humaneval", "chat"])
     parser.add_argument("--passes", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--items", type=int, default=40)
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from cluster.decoding import Effort, Leniency, Sampling
 from cluster.decoding.effort import Reveal
 from cluster.models.loading import ModelSpec
+from cluster.models.precision import resolve_dtype
 from cluster.pair import PairSpec
 from jobs.tasks import REGISTRY
 
@@ -30,8 +31,14 @@ class ModelConfig(_Strict):
 
     name: str = "demo"
     revision: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     device: str = "cpu"
+    dtype: str = Field(default="auto", validate_default=True)
+
+    @field_validator("dtype")
+    @classmethod
+    def _resolved(cls, dtype: str, info: ValidationInfo) -> str:
+        """``auto`` is settled where the experiment is read, so that all its cells share one arithmetic."""
+        return resolve_dtype(dtype, info.data.get("device", "cpu"))
 
     def spec(self) -> ModelSpec:
         return ModelSpec(self.name, self.revision, self.dtype, self.device)
@@ -101,8 +108,8 @@ class Experiment(_Strict):
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
-    verifier: ModelConfig = ModelConfig()
-    drafter: ModelConfig = ModelConfig()
+    verifier: ModelConfig = Field(default_factory=ModelConfig)
+    drafter: ModelConfig = Field(default_factory=ModelConfig)
     tasks: Annotated[list[TaskConfig], Field(min_length=1)]
     effort: Annotated[list[EffortConfig], Field(min_length=1)]
     leniency: Annotated[list[LeniencyConfig], Field(min_length=1)]

@@ -17,6 +17,7 @@ def start_ray() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # Ctrl-C must not wait for the running trials
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new one prints tables at any verbosity
     logging.getLogger("ray.tune").setLevel(logging.ERROR)  # it warns about the loggers that are off
     if ray.is_initialized():

@@ -232,8 +232,10 @@ def _run_trials(
             verbose=0,
         ),
     )
-    grid = tuner.fit()
-    shutil.rmtree(storage, ignore_errors=True)
+    try:
+        grid = tuner.fit()
+    finally:
+        shutil.rmtree(storage, ignore_errors=True)
     for result in (grid[i] for i in range(len(grid))):
         if result.error is not None:  # the trial's process died twice
             cell = Cell.of((result.config or {})["cell"], experiment, identity)
@@ -256,7 +258,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped; finished cells are kept, go on with --resume", file=sys.stderr)
+        ray.shutdown()  # the running cells end here and now
+        kept = len(finished_cells(args.results)) if args.results.exists() else 0
+        print(f"stopped; {kept} finished cells are kept, the same command with --resume goes on", file=sys.stderr)
         return 130
     if failed:
         print(f"{failed} cells failed; their reasons are in the results, --resume tries them again", file=sys.stderr)

@@ -4,7 +4,8 @@
     python -m jobs.train_drafter --corpus corpus/demo --run runs/demo --features-only   # fill the feature cache beside it
 
 The learning rate follows a cosine over the time budget, and the time spent so far is in the checkpoint: a run that was
-stopped resumes with the same command, a longer budget continues it. Metrics go to ``metrics.jsonl`` in the run's
+stopped resumes with the same command, a longer budget continues it; ``--start`` goes on from a finished drafter's weights
+with a new schedule. Metrics go to ``metrics.jsonl`` in the run's
 directory, the weights to ``drafter/`` there. No Ray is used. One torch thread unless ``--threads`` says otherwise.
 """
 
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from cluster.models.dflash import DFlashModel, default_target_layers, save_dflash
+from cluster.models.dflash import DFlashConfig, DFlashModel, default_target_layers, load_dflash, save_dflash
 from cluster.models.loading import ModelSpec, load_causal_lm
 from cluster.models.verifier import Verifier
 from jobs.training.blocks import block_hidden, block_loss, sample_blocks
@@ -56,7 +57,7 @@ class Trainer:
     """The training loop and its state."""
 
     def __init__(self, args: argparse.Namespace, recipe: Recipe) -> None:
-        self.recipe, self.run = recipe, args.run
+        self.recipe, self.run, self.start = recipe, args.run, args.start
         self.device = torch.device(args.device)
         spec = ModelSpec(args.verifier, device=args.device)
         layers = load_causal_lm(spec)
@@ -68,8 +69,9 @@ class Trainer:
         self.step, self.spent_s, self.budget_s = 0, 0.0, args.minutes * 60.0
         self.model, self.optimizer = self._restore()
         ids = self.model.token_ids()
-        self.embedding: Tensor = self.verifier.model.get_input_embeddings().weight.detach().to(torch.bfloat16)
-        self.head: Tensor = self.verifier.model.get_output_embeddings().weight.detach()[ids].to(torch.bfloat16)
+        self.dtype = spec.torch_dtype  # bfloat16 means mixed precision: the drafter's own weights are float32
+        self.embedding: Tensor = self.verifier.model.get_input_embeddings().weight.detach()
+        self.head: Tensor = self.verifier.model.get_output_embeddings().weight.detach()[ids]
         self.draft_index = torch.full((self.verifier.vocab_size,), -1, device=self.device)
         self.draft_index[ids] = torch.arange(len(ids), device=self.device)
         self.pending: list[int] = []
@@ -89,14 +91,23 @@ class Trainer:
             self.step, self.spent_s = saved["step"], saved["spent_s"]
             self.rng.set_state(saved["rng"].cpu())
         else:
-            ids = frequent_ids(self.train, recipe.draft_vocab_size)
-            sample = torch.tensor(self.train[0].ids, device=self.device)[None]
-            model = from_verifier(config, self.verifier, ids, sample)
+            model = self._start(config)
         model = model.to(self.device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
         if path.exists():
             optimizer.load_state_dict(saved["optimizer"])
         return model, optimizer
+
+    def _start(self, config: DFlashConfig) -> DFlashModel:
+        """Finished weights to go on from, or the verifier's last layers."""
+        if self.start is not None:
+            model = load_dflash(self.start, torch.float32, str(self.device))
+            if model.config != config:
+                raise SystemExit(f"Expected {self.start} to have the recipe's shape {config}, got {model.config}")
+            return model
+        ids = frequent_ids(self.train, self.recipe.draft_vocab_size)
+        sample = torch.tensor(self.train[0].ids, device=self.device)[None]
+        return from_verifier(config, self.verifier, ids, sample)
 
     def save(self) -> None:
         """Write the checkpoint and the drafter's weights, atomically."""
@@ -132,8 +143,8 @@ class Trainer:
         ids = torch.tensor(sequence.ids)
         blocks = sample_blocks(ids, sequence.prompt_len, recipe.block, recipe.anchors, recipe.masked_shares, self.rng)
         blocks = type(blocks)(*(t.to(self.device) for t in vars(blocks).values()))
-        features, final = (t.to(self.device) for t in self.store.get(sequence))
-        with torch.autocast(self.device.type, torch.bfloat16):
+        features, final = (t.to(self.device, self.dtype) for t in self.store.get(sequence))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
             with torch.no_grad():
                 teacher = (final @ self.head.T).float().log_softmax(dim=-1)  # [S, V_d]
             fed = blocks.ids.masked_fill(blocks.masked, self.model.config.mask_token_id)
@@ -212,6 +223,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--features", type=Path, help="feature cache (default: in the run's directory)")
     parser.add_argument("--features-only", action="store_true", help="only fill the feature cache, then stop")
     parser.add_argument("--minutes", type=float, default=120.0, help="time budget of the whole run")
+    parser.add_argument("--start", type=Path, help="drafter directory whose weights a new run starts from")
+    parser.add_argument("--learning-rate", type=float, default=Recipe.learning_rate, help="peak (default: %(default)s)")
     parser.add_argument("--verifier", default="demo")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
@@ -226,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parse(argv)
     torch.set_num_threads(args.threads)
     args.run.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(args, Recipe())
+    trainer = Trainer(args, Recipe(learning_rate=args.learning_rate))
     if args.features_only:
         for sequence in tqdm([*trainer.held_out, *trainer.train], unit="sequence", file=sys.stderr):
             trainer.store.get(sequence)

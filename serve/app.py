@@ -49,7 +49,7 @@ class ServerArgs(BaseModel):
     model: str = "demo"
     verifier: str = "demo"
     drafter: str = "demo"
-    dtype: str = "bfloat16"
+    dtype: str = "auto"
     device: str = "cpu"
     max_rows: int = Field(8, ge=1)
     threads: int = Field(1, ge=1)

@@ -17,8 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from cluster.decoding.stopping import Decode
 from cluster.models.attention import register
 from cluster.models.demo import demo_verifier_dir
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+from cluster.models.precision import DTYPES, resolve_dtype
 
 
 class ModelError(RuntimeError):
@@ -32,18 +31,21 @@ class ModelSpec:
     Attributes:
         name: ``demo``, a local directory, or a hub id.
         revision: a hub revision; None takes the default branch.
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
+        dtype: ``float32``, ``bfloat16`` or ``float16``; ``auto`` becomes the one that the device is fast in.
         device: a torch device, e.g. ``cpu`` or ``cuda:0``.
     """
 
     name: str = "demo"
     revision: str | None = None
-    dtype: str = "bfloat16"
+    dtype: str = "auto"
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"Expected dtype to be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        object.__setattr__(self, "dtype", resolve_dtype(self.dtype, self.device))
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
 
 
 DEMO = ModelSpec()
@@ -78,7 +80,7 @@ def load_causal_lm(spec: ModelSpec) -> Any:
     try:
         found: Any = AutoModelForCausalLM.from_pretrained(
             model_directory(spec),
-            dtype=DTYPES[spec.dtype],
+            dtype=spec.torch_dtype,
             attn_implementation=register(),
             output_loading_info=True,
         )
@@ -138,7 +140,7 @@ def load_embeddings(spec: ModelSpec) -> tuple[Any, Tensor, Tensor]:
             with safe_open(file, framework="pt", device=spec.device) as tensors:
                 for name in tensors.keys():  # noqa: SIM118 (not a dict)
                     if name.endswith(("embed_tokens.weight", "lm_head.weight")):
-                        found[name.rsplit(".", 2)[-2]] = tensors.get_tensor(name).to(DTYPES[spec.dtype])
+                        found[name.rsplit(".", 2)[-2]] = tensors.get_tensor(name).to(spec.torch_dtype)
         embedding = found["embed_tokens"]
     except Exception as error:
         raise ModelError(_unreadable("verifier", spec.name, error)) from error

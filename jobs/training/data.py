@@ -84,15 +84,20 @@ class FeatureStore:
         directory.mkdir(parents=True, exist_ok=True)
 
     def get(self, sequence: TrainingSequence) -> tuple[Tensor, Tensor]:
-        """Features ``[S, F]`` and final hidden states ``[S, hidden]``, both in the verifier's dtype, on the CPU."""
+        """Features ``[S, F]`` and final hidden states ``[S, hidden]``, bfloat16, on the CPU."""
         path = self.directory / f"{sequence.key}.safetensors"
         if not path.exists():
             features, final = self.verifier.encode(torch.tensor(sequence.ids, device=self.verifier.device)[None])
             partial = path.with_suffix(f".{os.getpid()}")
-            save_file({"features": features[0].cpu().contiguous(), "final": final[0].cpu().contiguous()}, partial)
+            save_file({"features": _stored(features), "final": _stored(final)}, partial)
             partial.replace(path)
         stored = load_file(path)
         return stored["features"], stored["final"]
+
+
+def _stored(states: Tensor) -> Tensor:
+    """``[1, S, n]`` in any float dtype -> ``[S, n]`` bfloat16 on the CPU."""
+    return states[0].to("cpu", torch.bfloat16).contiguous()
 
 
 def split(sequences: Sequence[TrainingSequence]) -> tuple[list[TrainingSequence], list[TrainingSequence]]:

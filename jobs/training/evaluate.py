@@ -27,7 +27,7 @@ def held_out_acceptance(
     """Mean acceptance length (bonus counted) per kind and number of passes, over evenly spaced anchors.
 
     Args:
-        embedding: ``[V, hidden]``; head: ``[V_d, hidden]``, as the drafter uses them.
+        embedding: ``[V, hidden]``; head: ``[V_d, hidden]``, as the drafter uses them (bfloat16: mixed precision).
         sequences: greedy ones are used, sampled ones skipped.
     """
     block = model.config.block_size - 1
@@ -37,14 +37,14 @@ def held_out_acceptance(
         ids = torch.tensor(sequence.ids, device=device)
         candidates = torch.arange(sequence.prompt_len, len(ids) - 1, device=device)
         anchors = candidates[:: max(1, len(candidates) // anchors_per_sequence)]
-        features = store.get(sequence)[0].to(device)
+        features = store.get(sequence)[0].to(device, embedding.dtype)
         length = (len(ids) - 1 - anchors).clamp_max(block)
 
         def forward(
             tokens: Tensor, ids: Tensor = ids, anchors: Tensor = anchors, features: Tensor = features
         ) -> Tensor:
             embedded = nn.functional.embedding(torch.cat([ids[anchors][:, None], tokens], dim=1), embedding)
-            with torch.autocast(device.type, torch.bfloat16):
+            with torch.autocast(device.type, torch.bfloat16, enabled=embedding.dtype == torch.bfloat16):
                 return block_hidden(model, embedded, anchors, features)[:, 1:].to(head.dtype) @ head.T
 
         for count in passes:

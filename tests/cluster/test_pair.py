@@ -155,7 +155,9 @@ class TestRefusals:
             LocalPair(spec(tmp_path / "nowhere", None))
 
     def test_an_unknown_dtype(self) -> None:
-        with pytest.raises(ValueError, match="Expected dtype to be one of float32, bfloat16, float16, got 'int4'"):
+        with pytest.raises(
+            ValueError, match="Expected dtype to be one of auto, float32, bfloat16, float16, got 'int4'"
+        ):
             ModelSpec(dtype="int4")
 
 

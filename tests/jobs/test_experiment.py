@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from jobs.cell import Cell, Identity
@@ -69,6 +70,20 @@ class TestValidation:
         assert load_experiment(path).cells()
 
 
+class TestPrecision:
+    def test_auto_is_settled_when_the_file_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        named = load(tmp_path, minimal(verifier={"dtype": "float32"}, drafter={"dtype": "float32"}))
+        monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+        assert load(tmp_path, minimal()) == named
+        assert load(tmp_path, minimal()).fingerprint() == named.fingerprint()
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+        assert load(tmp_path, minimal()).verifier.dtype == "bfloat16"
+
+    def test_an_unknown_dtype_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ExperimentError, match=r"verifier\.dtype: Expected dtype to be one of .* got 'int4'"):
+            load(tmp_path, minimal(verifier={"dtype": "int4"}))
+
+
 class TestCells:
     def test_one_ar_cell_per_task_and_repeat_beside_the_grid(self, tmp_path: Path) -> None:
         cells = load(tmp_path, minimal(repeats=2)).cells()
@@ -99,7 +114,7 @@ class TestIdentity:
             {"top_k": 5},
             {"tasks": [{"name": "text_json", "items": 3}]},
             {"tasks": [{"name": "text_json", "items": 2, "max_tokens": 5}]},
-            {"verifier": {"dtype": "float32"}},
+            {"verifier": {"dtype": "float16"}},
         ],
     )
     def test_a_changed_condition_is_another_cell(self, tmp_path: Path, changes: dict[str, Any]) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import yaml
 
 import analysis
 from jobs.sweep import main
+from tests.cluster.toys import subprocess_environment
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +76,27 @@ def _by_decoding(cells: Any, generations: Any) -> list[tuple[str, Any]]:
         (row["decoding"], generations[generations["cell_id"] == row["cell_id"]].sort_values("prompt_index"))
         for _, row in cells.iterrows()
     ]
+
+
+@pytest.mark.ray
+def test_ctrl_c_keeps_finished_cells_and_does_not_wait_for_running_ones(tmp_path: Path) -> None:
+    long = [{"name": "key_value", "items": 1}, {"name": "chat", "items": 64}]
+    file, results = write_experiment(tmp_path / "e.yaml", tasks=long), tmp_path / "results"
+    command = [sys.executable, "-m", "jobs.sweep", str(file), "--results", str(results)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=subprocess_environment()) as sweep:
+        try:
+            while not any((results / "cells").glob("*.parquet")):
+                assert sweep.poll() is None
+                time.sleep(0.2)
+            sweep.send_signal(signal.SIGINT)
+            _, message = sweep.communicate(timeout=60)
+        finally:
+            sweep.kill()
+    assert sweep.returncode == 130
+    kept = len(analysis.load_cells(results))
+    assert 0 < kept < 4
+    assert f"stopped; {kept} finished cells are kept, the same command with --resume goes on" in message
+    assert not (results / ".tune").exists()
 
 
 @pytest.mark.parametrize("text", ["name: [", "- a", "name: x\nbogus: 1\n"])

@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from cluster.models.dflash import DFlashConfig, DFlashModel
+from cluster.models.demo import DRAFTER_DIR
+from cluster.models.dflash import DFlashConfig, DFlashModel, load_dflash, save_dflash
 from cluster.models.ragged_cache import RaggedCache
 from jobs.make_corpus import SCHEMA, Plan, plans
+from jobs.train_drafter import main
 from jobs.training.blocks import Blocks, block_hidden, block_loss, sample_blocks
 from jobs.training.data import frequent_ids, load_corpus, split
 
@@ -182,3 +184,30 @@ def test_a_tiny_drafter_learns_a_sequence_by_heart() -> None:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.slow
+def test_training_goes_on_from_finished_weights_and_resumes_its_own_checkpoint(tmp_path: Path) -> None:
+    """The real verifier and drafter, a few steps."""
+    tokens = list(range(100, 130))
+    write_corpus(tmp_path, [(tokens[i : i + 4], tokens[i + 4 :], 0.0) for i in range(12)])
+    run = tmp_path / "run"
+    command = ["--corpus", str(tmp_path), "--run", str(run), "--learning-rate", "1e-4"]
+    assert main([*command, "--start", str(DRAFTER_DIR), "--minutes", "0.02"]) == 0
+    first = torch.load(run / "checkpoint.pt", weights_only=True)
+    published = load_dflash(DRAFTER_DIR, torch.float32)
+    moved = load_dflash(run / "drafter", torch.float32)
+    assert torch.equal(moved.d2t, published.d2t)
+    assert 0 < float((moved.fc.weight - published.fc.weight).detach().abs().max()) < 0.01  # near the start, not at it
+    assert main([*command, "--minutes", str(first["spent_s"] / 60 + 0.02)]) == 0
+    assert torch.load(run / "checkpoint.pt", weights_only=True)["step"] > first["step"] > 0
+    with pytest.raises(SystemExit, match="another one"):
+        main([*command[:4], "--minutes", "0.04"])
+
+
+@pytest.mark.slow
+def test_finished_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    write_corpus(tmp_path, [([1, 2, 3], list(range(100 + i, 120 + i)), 0.0) for i in range(12)])
+    save_dflash(DFlashModel(tiny_config()), tmp_path / "tiny")
+    with pytest.raises(SystemExit, match="to have the recipe's shape"):
+        main(["--corpus", str(tmp_path), "--run", str(tmp_path / "run"), "--start", str(tmp_path / "tiny")])
